@@ -1,0 +1,20 @@
+/* All of Lockstep. Trainers with their own tensors need only status.h, job.h, group.h and reducer.h
+ * (liblockstep-comm). */
+#ifndef LOCKSTEP_LOCKSTEP_H
+#define LOCKSTEP_LOCKSTEP_H
+
+#include <lockstep/checkpoint.h>
+#include <lockstep/dataset.h>
+#include <lockstep/ddp.h>
+#include <lockstep/dtype.h>
+#include <lockstep/group.h>
+#include <lockstep/job.h>
+#include <lockstep/model.h>
+#include <lockstep/ops.h>
+#include <lockstep/optimizer.h>
+#include <lockstep/random.h>
+#include <lockstep/reducer.h>
+#include <lockstep/status.h>
+#include <lockstep/tensor.h>
+
+#endif

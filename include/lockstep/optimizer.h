@@ -1,0 +1,55 @@
+/* Optimizers, schedules and clipping. Part of liblockstep. */
+#ifndef LOCKSTEP_OPTIMIZER_H
+#define LOCKSTEP_OPTIMIZER_H
+
+#include <lockstep/model.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ls_optimizer ls_optimizer; /* opaque */
+
+typedef enum ls_optimizer_kind { LS_SGD, LS_ADAM, LS_ADAMW } ls_optimizer_kind;
+
+/* Zero-initialise; zero means the default. Formulas and defaults as torch.optim. */
+typedef struct ls_optimizer_options {
+    ls_optimizer_kind kind;
+    double momentum; /* SGD; dampening is 0 */
+    bool nesterov;   /* SGD; wants momentum > 0 */
+    double beta1;    /* Adam, AdamW; default 0.9 */
+    double beta2;    /* default 0.999 */
+    double epsilon;  /* default 1e-8 */
+    double weight_decay;
+    bool decay_all; /* default: only weights of two or more dimensions decay */
+    double clip;    /* largest global norm of the gradients; 0: no clipping */
+} ls_optimizer_options;
+
+/* For all weights of the model; state is zero. The model must outlive the optimizer. */
+LS_API ls_status ls_optimizer_create(ls_optimizer **optimizer, ls_model *model,
+                                     const ls_optimizer_options *options);
+LS_API void ls_optimizer_destroy(ls_optimizer *optimizer);
+
+/* One update with this learning rate, in place. LS_ERR_NOT_REDUCED when the model is trained by a ddp
+ * and its gradients were not reduced since the last step: nothing is changed then. Also folds the
+ * reduced statistics into the running ones. *norm (may be NULL): the global norm before clipping. */
+LS_API ls_status ls_optimizer_step(ls_optimizer *optimizer, double learning_rate, double *norm);
+
+typedef enum ls_schedule_kind { LS_CONSTANT, LS_COSINE, LS_LINEAR } ls_schedule_kind;
+
+typedef struct ls_schedule {
+    ls_schedule_kind kind;
+    double peak;        /* the learning rate after warm-up */
+    double floor;       /* where cosine and linear end */
+    uint64_t warmup;    /* steps: step s < warmup has peak * (s + 1) / (warmup + 1) */
+    uint64_t steps;     /* total; from there on: floor (constant: peak) */
+} ls_schedule;
+
+/* The learning rate of step 0, 1, 2, ...; cosine and linear fall from peak at `warmup` to floor at
+ * `steps`, as nanoGPT. */
+LS_API double ls_schedule_rate(const ls_schedule *schedule, uint64_t step);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

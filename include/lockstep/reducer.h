@@ -1,0 +1,106 @@
+/* Averages the gradients of a data-parallel job while they are still being computed. Part of
+ * liblockstep-comm: it knows memory and groups, not tensors, so any trainer in C can use it:
+ *
+ *     ls_reducer_create(&r, world, params, count, NULL);      names, dtypes, shapes
+ *     for each parameter: grad[i] = ls_reducer_gradient(r, i);      write your gradients here
+ *     each step:
+ *         ls_reducer_begin(r, samples_in_my_share);           0 is legal
+ *         ... backward; as the gradient of i is finished: ls_reducer_ready(r, i);
+ *         ls_reducer_wait(r, &report);     grad[i] is now sum over ranks / sum of weights, on all ranks
+ *
+ * Write sums over your samples, not means: the reducer divides once, by the global weight.
+ *
+ * Gradients live in one flat allocation of ls_group_alloc, in the order in which they become ready.
+ * Buckets are consecutive ranges of it: 1 MiB the first, 25 MiB the others; a tensor larger than what
+ * is left of a bucket continues in the next. Bucket k is reduced once all gradients in it are ready and
+ * bucket k-1 was started, so operations start in the same order on all ranks. A parameter that was not
+ * reported ready by ls_reducer_wait counts as zero here; a used-count per parameter rides at the end
+ * of each bucket, so ls_reducer_used tells on all ranks whether anyone used it. */
+#ifndef LOCKSTEP_REDUCER_H
+#define LOCKSTEP_REDUCER_H
+
+#include <lockstep/dtype.h>
+#include <lockstep/group.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ls_reducer ls_reducer; /* opaque */
+
+/* A parameter, as every rank must describe it equally. Copied. */
+typedef struct ls_reducer_param {
+    const char *name;
+    ls_dtype dtype;      /* F32, F64, F16 or BF16 */
+    const size_t *shape; /* `dims` extents; dims 0 is a scalar */
+    size_t dims;
+    bool frozen; /* not trained: has no gradient, but is part of the fingerprint */
+} ls_reducer_param;
+
+typedef enum ls_progress {
+    LS_PROGRESS_THREAD, /* the group's thread reduces while you compute */
+    LS_PROGRESS_INLINE, /* ls_reducer_ready reduces a full bucket before it returns */
+} ls_progress;
+
+/* Zero-initialise; zero means the default. */
+typedef struct ls_reducer_options {
+    size_t first_bucket_bytes; /* default 1 MiB */
+    size_t bucket_bytes;       /* default 25 MiB */
+    ls_progress progress;      /* default LS_PROGRESS_THREAD */
+} ls_reducer_options;
+
+/* Collective. Compares the fingerprint of the ordered list (name, shape, dtype, frozen) on all ranks;
+ * LS_ERR_MISMATCH names the first difference, on every rank. The first ready order is the reverse of
+ * the list. `group` must outlive the reducer. */
+LS_API ls_status ls_reducer_create(ls_reducer **reducer, ls_group *group,
+                                   const ls_reducer_param *params, size_t count,
+                                   const ls_reducer_options *options);
+/* Collective. NULL is allowed (on all ranks). */
+LS_API void ls_reducer_destroy(ls_reducer *reducer);
+
+/* Collective, between steps. Lays the buckets out in this ready order: `order` is a permutation of
+ * 0..count-1 (frozen parameters may stand anywhere). Rank 0's order is taken by all. Gradient pointers
+ * change and contents are lost. */
+LS_API ls_status ls_reducer_set_order(ls_reducer *reducer, const size_t *order);
+
+/* Storage of parameter i's gradient: contiguous, aligned to 64 bytes, a view of the buckets. NULL for a
+ * frozen one. Valid until ls_reducer_set_order or ls_reducer_destroy. */
+LS_API void *ls_reducer_gradient(ls_reducer *reducer, size_t i);
+
+/* Begins a step. weight >= 0: this rank's samples or tokens. */
+LS_API ls_status ls_reducer_begin(ls_reducer *reducer, double weight);
+/* Gradient i is complete in its storage; it must not be touched until ls_reducer_wait returned. Twice in
+ * one step or outside of begin .. wait is LS_ERR_STATE. One thread at a time. */
+LS_API ls_status ls_reducer_ready(ls_reducer *reducer, size_t i);
+
+typedef struct ls_reducer_bucket {
+    size_t bytes;
+    uint64_t filled_ns;  /* last gradient of it was ready here (CLOCK_MONOTONIC) */
+    ls_work_times times; /* of its all-reduce */
+} ls_reducer_bucket;
+
+/* About one step; arrays belong to the reducer and are valid until the next ls_reducer_begin. */
+typedef struct ls_reducer_report {
+    double weight; /* the global weight */
+    const ls_reducer_bucket *buckets;
+    size_t bucket_count;
+    size_t unused;    /* parameters that no rank used in this step */
+    uint64_t wait_ns; /* how long ls_reducer_wait waited: communication that was not hidden */
+} ls_reducer_report;
+
+/* Ends the step: reduces what was not started, waits for all. `report` may be NULL. On error the step's
+ * gradients are undefined and ls_reducer_reduced stays false. */
+LS_API ls_status ls_reducer_wait(ls_reducer *reducer, ls_reducer_report *report);
+
+/* True from a successful ls_reducer_wait to the next ls_reducer_begin. */
+LS_API bool ls_reducer_reduced(const ls_reducer *reducer);
+/* Whether any rank reported gradient i ready in the last completed step. */
+LS_API bool ls_reducer_used(const ls_reducer *reducer, size_t i);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,13 @@
+/* One clock for everything: CLOCK_MONOTONIC, equal on all processes of a machine. */
+#ifndef LS_BASE_CLOCK_H
+#define LS_BASE_CLOCK_H
+
+#include "base/error.h"
+#include <stdint.h>
+
+LS_SHARED uint64_t ls__now_ns(void);
+
+/* The moment `seconds` from now; a negative or huge value saturates. */
+LS_SHARED uint64_t ls__deadline_ns(double seconds);
+
+#endif

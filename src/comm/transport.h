@@ -1,0 +1,100 @@
+/* What a transport offers to the groups above it. A transport moves bytes for one group and knows
+ * nothing of queues, threads or the public API: group.c checks arguments, numbers the operations and
+ * calls `run` for one operation at a time, always from one thread at a time. */
+#ifndef LS_COMM_TRANSPORT_H
+#define LS_COMM_TRANSPORT_H
+
+#include <lockstep/group.h>
+#include <stdbool.h>
+
+typedef enum ls__kind {
+    LS__ALL_REDUCE = 1,
+    LS__REDUCE_SCATTER,
+    LS__ALL_GATHER,
+    LS__BROADCAST,
+    LS__BARRIER,
+    LS__SEND,
+    LS__RECV,
+    LS__ALLOC, /* ls_group_alloc and ls_group_free are collectives too: the header check covers them */
+    LS__FREE,
+} ls__kind;
+
+/* "all_reduce", ...; "?" for no kind */
+const char *ls__kind_name(int kind);
+
+/* What travels with every operation and is compared on arrival. A fixed layout of 48 bytes, also on
+ * the wire (little-endian; the tcp handshake refuses other byte orders). */
+typedef struct ls__header {
+    uint32_t magic;    /* LS__HEADER_MAGIC */
+    uint16_t kind;     /* ls__kind; a recv shows its peer LS__SEND */
+    uint8_t dtype;     /* ls_dtype */
+    uint8_t op;        /* ls_op, with LS__OP_WEIGHTED for ls_all_reduce_weighted */
+    uint64_t group;    /* identity of the group, equal on all its ranks */
+    uint64_t sequence; /* collectives: 1, 2, ... per group; send/recv: per ordered pair of ranks */
+    uint64_t count;    /* elements */
+    uint32_t root;     /* broadcast: root; send: to */
+    uint32_t reserved;
+    double weight; /* this rank's weight; not compared */
+} ls__header;
+
+enum { LS__HEADER_MAGIC = 0x314b534c /* "LSK1" */, LS__OP_WEIGHTED = 0x80 };
+
+/* One operation. Reductions: result = tree sum (or op) over ranks, then `* scale` where scale is
+ * 1/size for LS_AVG of floats and (float)(1/total weight) for weighted ones. */
+typedef struct ls__operation {
+    ls__header header;
+    const void *send; /* layouts as group.h gives them for each kind */
+    void *recv;
+    size_t count; /* elements */
+    ls_dtype dtype;
+    ls_op op;
+    bool weighted;
+    int root;           /* broadcast: root; send, recv: the peer */
+    double *total;      /* weighted: receives the global weight, may be NULL */
+    size_t bytes;       /* LS__ALLOC: bytes per rank */
+    void **memory;      /* LS__ALLOC: receives the memory; LS__FREE: *memory is freed */
+    uint64_t deadline;  /* ls__now_ns clock; set by group.c when the operation begins */
+    ls_work_times times; /* the transport fills ready_ns and last_rank */
+} ls__operation;
+
+typedef struct ls__transport ls__transport;
+
+typedef struct ls__transport_table {
+    const char *name; /* "shm" */
+    /* Runs one operation to its end. Bounded by operation->deadline. The message on error names this
+     * rank, the operation, its sequence number, the peer, the value seen and the value wanted. */
+    ls_status (*run)(ls__transport *transport, ls__operation *operation);
+    /* Ends the transport; peers that wait for this rank are told. */
+    void (*close)(ls__transport *transport);
+    /* This rank gives up because of `reason` (one line): peers get LS_ERR_PEER with it, at once. Any
+     * thread, also while `run` is running. */
+    void (*abort)(ls__transport *transport, const char *reason);
+} ls__transport_table;
+
+struct ls__transport {
+    const ls__transport_table *table;
+    int rank, size; /* in the group */
+};
+
+/* What job.c found in the environment. */
+typedef struct ls__job_place {
+    int rank, world_size, local_rank, local_world_size;
+    double timeout_s;
+    /* For messages of the transport's own life ("waiting for ranks 2, 3"); may be NULL. */
+    void (*log)(void *context, ls_log_level level, const char *line);
+    void *log_context;
+} ls__job_place;
+
+/* One opener for each transport. */
+ls_status ls__self_open(ls__transport **transport, const ls__job_place *place);
+ls_status ls__shm_open(ls__transport **transport, const ls__job_place *place, int segment_fd);
+/* token may be NULL: then only loopback addresses are allowed */
+ls_status ls__tcp_open(ls__transport **transport, const ls__job_place *place, const char *address,
+                       int port, const char *token);
+
+/* Compares two headers; LS_OK or LS_ERR_MISMATCH with a message that names both ranks, what differs,
+ * the value of each and what to do. Used by all transports, so the words are the same. */
+ls_status ls__header_compare(const ls__header *mine, int my_rank, const ls__header *other,
+                             int other_rank);
+
+#endif
