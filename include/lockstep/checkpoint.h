@@ -8,9 +8,9 @@
 extern "C" {
 #endif
 
-/* Writes all parameters, by name, with the model's spec in the metadata ("lockstep.model"). The file
- * appears under `path` only when it is complete, on disk and read back: temporary name, fsync, rename,
- * fsync of the folder. On failure `path` is as it was. */
+/* Writes all parameters, by name, with the model's spec in the metadata ("lockstep.model"). The
+ * file appears under `path` only when it is complete, on disk and read back: temporary name, fsync,
+ * rename, fsync of the folder. On failure `path` is as it was. */
 LS_API ls_status ls_model_save(ls_model *model, const char *path);
 
 /* Reads parameters by name into the model. Names, shapes and dtypes must match both ways; the first
@@ -21,7 +21,7 @@ LS_API ls_status ls_model_load(ls_model *model, const char *path);
 typedef struct ls_safetensors ls_safetensors; /* opaque: an open, checked file, mapped read-only */
 
 typedef struct ls_safetensors_entry {
-    const char *name; /* may hold any bytes but NUL */
+    const char *name;  /* may hold any bytes but NUL */
     const char *dtype; /* as in the file, e.g. "F32" */
     size_t dims;
     const size_t *shape;
@@ -35,7 +35,8 @@ LS_API size_t ls_safetensors_count(const ls_safetensors *file);
 /* Entry i in the order of the data. Valid until close. */
 LS_API const ls_safetensors_entry *ls_safetensors_get(const ls_safetensors *file, size_t i);
 /* NULL when there is none. */
-LS_API const ls_safetensors_entry *ls_safetensors_find(const ls_safetensors *file, const char *name);
+LS_API const ls_safetensors_entry *ls_safetensors_find(const ls_safetensors *file,
+                                                       const char *name);
 /* The text of a metadata key, or NULL. */
 LS_API const char *ls_safetensors_metadata(const ls_safetensors *file, const char *key);
 

@@ -23,22 +23,27 @@ extern "C" {
 typedef struct ls_job ls_job;     /* opaque */
 typedef struct ls_group ls_group; /* opaque; see group.h */
 
-typedef enum ls_log_level { LS_LOG_ERROR = 1, LS_LOG_WARNING, LS_LOG_INFO, LS_LOG_DEBUG } ls_log_level;
+typedef enum ls_log_level {
+    LS_LOG_ERROR = 1,
+    LS_LOG_WARNING,
+    LS_LOG_INFO,
+    LS_LOG_DEBUG
+} ls_log_level;
 
 /* Receives one line without newline. May be called from any thread of the library. */
 typedef void (*ls_log_fn)(void *context, ls_log_level level, const char *line);
 
 /* Zero-initialise; zero means the default. */
 typedef struct ls_job_options {
-    double timeout_s;   /* bound of every wait, start-up included; default 300, or LOCKSTEP_TIMEOUT */
-    ls_log_fn log;      /* where messages go; default: nowhere, the library does not print */
+    double timeout_s; /* bound of every wait, start-up included; default 300, or LOCKSTEP_TIMEOUT */
+    ls_log_fn log;    /* where messages go; default: nowhere, the library does not print */
     void *log_context;  /* handed to log */
     ls_log_level level; /* default LS_LOG_WARNING */
 } ls_job_options;
 
 /* Joins the job described by the environment. Collective: returns once all ranks are there, or
- * LS_ERR_TIMEOUT with the missing ranks named. `options` may be NULL. A process may hold several jobs,
- * but only one from one environment. On failure *job is NULL. */
+ * LS_ERR_TIMEOUT with the missing ranks named. `options` may be NULL. A process may hold several
+ * jobs, but only one from one environment. On failure *job is NULL. */
 LS_API ls_status ls_job_init(ls_job **job, const ls_job_options *options);
 
 /* Leaves: waits for started operations, closes connections, unmaps memory. NULL is allowed. Leaving

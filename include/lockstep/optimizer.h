@@ -30,19 +30,20 @@ LS_API ls_status ls_optimizer_create(ls_optimizer **optimizer, ls_model *model,
                                      const ls_optimizer_options *options);
 LS_API void ls_optimizer_destroy(ls_optimizer *optimizer);
 
-/* One update with this learning rate, in place. LS_ERR_NOT_REDUCED when the model is trained by a ddp
- * and its gradients were not reduced since the last step: nothing is changed then. Also folds the
- * reduced statistics into the running ones. *norm (may be NULL): the global norm before clipping. */
+/* One update with this learning rate, in place. LS_ERR_NOT_REDUCED when the model is trained by a
+ * ddp and its gradients were not reduced since the last step: nothing is changed then. Also folds
+ * the reduced statistics into the running ones. *norm (may be NULL): the global norm before
+ * clipping. */
 LS_API ls_status ls_optimizer_step(ls_optimizer *optimizer, double learning_rate, double *norm);
 
 typedef enum ls_schedule_kind { LS_CONSTANT, LS_COSINE, LS_LINEAR } ls_schedule_kind;
 
 typedef struct ls_schedule {
     ls_schedule_kind kind;
-    double peak;        /* the learning rate after warm-up */
-    double floor;       /* where cosine and linear end */
-    uint64_t warmup;    /* steps: step s < warmup has peak * (s + 1) / (warmup + 1) */
-    uint64_t steps;     /* total; from there on: floor (constant: peak) */
+    double peak;     /* the learning rate after warm-up */
+    double floor;    /* where cosine and linear end */
+    uint64_t warmup; /* steps: step s < warmup has peak * (s + 1) / (warmup + 1) */
+    uint64_t steps;  /* total; from there on: floor (constant: peak) */
 } ls_schedule;
 
 /* The learning rate of step 0, 1, 2, ...; cosine and linear fall from peak at `warmup` to floor at
