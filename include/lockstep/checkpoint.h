@@ -8,9 +8,9 @@
 extern "C" {
 #endif
 
-/* Writes all parameters, by name, with the model's spec in the metadata ("lockstep.model"). The
- * file appears under `path` only when it is complete, on disk and read back: temporary name, fsync,
- * rename, fsync of the folder. On failure `path` is as it was. */
+/* Writes all parameters, by name, with the model's spec in the metadata ("lockstep.model"). The file
+ * appears under `path` only when it is complete, on disk and read back: temporary name, fsync, rename,
+ * fsync of the folder. On failure `path` is as it was. */
 LS_API ls_status ls_model_save(ls_model *model, const char *path);
 
 /* Reads parameters by name into the model. Names, shapes and dtypes must match both ways; the first

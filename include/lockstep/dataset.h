@@ -19,20 +19,19 @@ typedef enum ls_dataset_kind { LS_IMAGES, LS_TOKENS } ls_dataset_kind;
 
 /* Opens by spec:
  *   "fashion-mnist"   the folder of Debian's package dataset-fashion-mnist
- *   "idx:DIR"         a folder with the four usual names (train-images-idx3-ubyte,
- * t10k-labels-idx1-ubyte,
+ *   "idx:DIR"         a folder with the four usual names (train-images-idx3-ubyte, t10k-labels-idx1-ubyte,
  *                     ...), plain or .gz; "mnist:DIR" is the same
- *   "text:FILE"       UTF-8 or any bytes; the vocabulary is the set of bytes that occur, in rising
- * order; the last tenth of the file is held out for validation Everything the file says is checked:
- * magic, sizes against the file, image count = label count, labels < classes. Messages name the
- * file, the value seen and the value wanted. `context` is the window of a text sample in tokens;
- * ignored for images. */
+ *   "text:FILE"       UTF-8 or any bytes; the vocabulary is the set of bytes that occur, in rising order;
+ *                     the last tenth of the file is held out for validation
+ * Everything the file says is checked: magic, sizes against the file, image count = label count, labels
+ * < classes. Messages name the file, the value seen and the value wanted. `context` is the window of a
+ * text sample in tokens; ignored for images. */
 LS_API ls_status ls_dataset_open(ls_dataset **dataset, const char *spec, size_t context);
 LS_API void ls_dataset_close(ls_dataset *dataset);
 
 LS_API ls_dataset_kind ls_dataset_get_kind(const ls_dataset *dataset);
-/* Samples. Text, LS_TRAIN: every start of a window of context + 1 tokens. Text, LS_VALIDATION:
- * windows side by side over the whole held-out part, the last one padded with targets of -1. */
+/* Samples. Text, LS_TRAIN: every start of a window of context + 1 tokens. Text, LS_VALIDATION: windows
+ * side by side over the whole held-out part, the last one padded with targets of -1. */
 LS_API size_t ls_dataset_count(const ls_dataset *dataset, ls_split split);
 /* Classes, or the size of the vocabulary. */
 LS_API size_t ls_dataset_classes(const ls_dataset *dataset);
@@ -41,16 +40,14 @@ LS_API size_t ls_dataset_sample_shape(const ls_dataset *dataset, size_t shape[3]
 /* The bytes of the vocabulary of a text, one for each token id; NULL for images. */
 LS_API const unsigned char *ls_dataset_vocabulary(const ls_dataset *dataset);
 
-/* Fills `count` samples, one row each. Images: input f32, pixels (x / 255 - mean) / sd with the
- * mean and standard deviation of the training images; target one I32. Tokens: input I32 (context),
- * target I32 (context), -1 where padded. Returns in *weight (may be NULL) the number of targets
- * that count. */
+/* Fills `count` samples, one row each. Images: input f32, pixels (x / 255 - mean) / sd with the mean and
+ * standard deviation of the training images; target one I32. Tokens: input I32 (context), target I32
+ * (context), -1 where padded. Returns in *weight (may be NULL) the number of targets that count. */
 LS_API ls_status ls_dataset_read(const ls_dataset *dataset, ls_split split, const uint64_t *samples,
                                  size_t count, void *input, int32_t *target, double *weight);
 
-/* Which sample stands at `position` (0..count-1) of epoch `epoch`: a permutation of 0..count-1 that
- * is computed, not stored: a keyed Feistel network with cycle walking (Black, Rogaway 2002). Any
- * thread. */
+/* Which sample stands at `position` (0..count-1) of epoch `epoch`: a permutation of 0..count-1 that is
+ * computed, not stored: a keyed Feistel network with cycle walking (Black, Rogaway 2002). Any thread. */
 LS_API uint64_t ls_order_sample(uint64_t seed, uint64_t epoch, uint64_t position, uint64_t count);
 
 /* A loader thread that prepares the shards of this rank ahead of the step. */
@@ -58,7 +55,7 @@ typedef struct ls_loader_options {
     uint64_t seed;
     size_t batch_size;  /* of the whole job */
     size_t shards;      /* of the batch; shard s of a batch of n samples has positions
-                           [s*n/shards, (s+1)*n/shards) */
+                            [s*n/shards, (s+1)*n/shards) */
     size_t first_shard; /* this rank's */
     size_t shard_count;
     size_t ahead; /* prepared batches; default 2 */

@@ -1,9 +1,9 @@
 /* Distributed data parallel: every rank holds the whole model, each computes some of the batch's
  * shards, gradients are averaged during backward. Part of liblockstep.
  *
- * A global batch is cut into `shards`; rank r of p computes shards [r*shards/p, (r+1)*shards/p),
- * one forward and backward each. Gradients add up in the order of one balanced binary tree over
- * shards (group.h), so that the bits do not depend on p as long as shards/p is a power of two. */
+ * A global batch is cut into `shards`; rank r of p computes shards [r*shards/p, (r+1)*shards/p), one
+ * forward and backward each. Gradients add up in the order of one balanced binary tree over shards
+ * (group.h), so that the bits do not depend on p as long as shards/p is a power of two. */
 #ifndef LOCKSTEP_DDP_H
 #define LOCKSTEP_DDP_H
 
@@ -24,9 +24,9 @@ typedef struct ls_ddp_options {
     bool skip_broadcast; /* default: rank 0's parameters are sent to all at creation */
 } ls_ddp_options;
 
-/* Collective. Compares the parameter lists (LS_ERR_MISMATCH names the first difference on every
- * rank), then copies rank 0's values to all. Gradients move into the reducer's memory. Model and
- * group must outlive the ddp; a model has at most one. */
+/* Collective. Compares the parameter lists (LS_ERR_MISMATCH names the first difference on every rank),
+ * then copies rank 0's values to all. Gradients move into the reducer's memory. Model and group must
+ * outlive the ddp; a model has at most one. */
 LS_API ls_status ls_ddp_create(ls_ddp **ddp, ls_model *model, ls_group *group,
                                const ls_ddp_options *options);
 LS_API void ls_ddp_destroy(ls_ddp *ddp);

@@ -1,25 +1,21 @@
 /* Collectives over a group of ranks. Part of liblockstep-comm.
  *
  * Rules for all of them:
- *   - every rank of the group makes the same calls in the same order, from any thread, but one
- * thread of a rank at a time decides the order (send and recv included: they pair up in call order
- * per peer);
- *   - counts are elements of the dtype beside them; buffers are caller-owned and must stay valid
- * and untouched until the call returns or its work is waited for; send and receive buffers are the
+ *   - every rank of the group makes the same calls in the same order, from any thread, but one thread
+ *     of a rank at a time decides the order (send and recv included: they pair up in call order per peer);
+ *   - counts are elements of the dtype beside them; buffers are caller-owned and must stay valid and
+ *     untouched until the call returns or its work is waited for; send and receive buffers are the
  *     same pointer (in place) or do not overlap;
  *   - a header (group, sequence, operation, dtype, count, root) travels with every operation and a
- *     difference is LS_ERR_MISMATCH on the ranks concerned, naming ranks, value seen and value
- * wanted;
+ *     difference is LS_ERR_MISMATCH on the ranks concerned, naming ranks, value seen and value wanted;
  *   - every wait is bounded by the job's timeout; a rank that died or left is LS_ERR_PEER, named;
- *   - after any error but LS_ERR_ARGUMENT the group is broken: further calls return the first
- * error;
- *   - sums run in the order of one balanced binary tree over ranks: T(a, n) = T(a, m) + T(a + m, n
- * - m) with m the largest power of two below n. 16-bit floats are summed in f32 and rounded once.
- *     The result is equal to the bit on every rank, transport, algorithm and split
- * (docs/determinism.md).
+ *   - after any error but LS_ERR_ARGUMENT the group is broken: further calls return the first error;
+ *   - sums run in the order of one balanced binary tree over ranks: T(a, n) = T(a, m) + T(a + m, n - m)
+ *     with m the largest power of two below n. 16-bit floats are summed in f32 and rounded once.
+ *     The result is equal to the bit on every rank, transport, algorithm and split (docs/determinism.md).
  *
- * "started" forms return at once with a work handle; operations of one group run one after the
- * other in the order they were started. */
+ * "started" forms return at once with a work handle; operations of one group run one after the other
+ * in the order they were started. */
 #ifndef LOCKSTEP_GROUP_H
 #define LOCKSTEP_GROUP_H
 
@@ -44,13 +40,13 @@ LS_API int ls_group_size(const ls_group *group);
  * integers: truncated towards zero. */
 LS_API ls_status ls_all_reduce(ls_group *group, const void *send, void *recv, size_t count,
                                ls_dtype dtype, ls_op op);
-/* As above with LS_SUM, then divided by the sum over ranks of `weight` (each rank gives its own, 0
- * is legal, negative or NaN is not). All weights 0 gives zeros. Float dtypes only. *total (may be
- * NULL) receives the global weight. The division is one multiplication by (float)(1 / total). */
+/* As above with LS_SUM, then divided by the sum over ranks of `weight` (each rank gives its own, 0 is
+ * legal, negative or NaN is not). All weights 0 gives zeros. Float dtypes only. *total (may be NULL)
+ * receives the global weight. The division is one multiplication by (float)(1 / total). */
 LS_API ls_status ls_all_reduce_weighted(ls_group *group, const void *send, void *recv, size_t count,
                                         ls_dtype dtype, double weight, double *total);
-/* Rank r receives elements [r*count, (r+1)*count) of the reduction of send (size*count elements).
- * In place: recv == (char *)send + rank * count * element size. */
+/* Rank r receives elements [r*count, (r+1)*count) of the reduction of send (size*count elements). In
+ * place: recv == (char *)send + rank * count * element size. */
 LS_API ls_status ls_reduce_scatter(ls_group *group, const void *send, void *recv, size_t count,
                                    ls_dtype dtype, ls_op op);
 /* recv (size*count elements) = every rank's send (count elements), in rank order. In place: send ==
@@ -61,8 +57,7 @@ LS_API ls_status ls_all_gather(ls_group *group, const void *send, void *recv, si
 LS_API ls_status ls_broadcast(ls_group *group, void *buffer, size_t count, ls_dtype dtype,
                               int root);
 LS_API ls_status ls_barrier(ls_group *group);
-/* Point to point. Both sides give the same count and dtype. send may return before the peer has it.
- */
+/* Point to point. Both sides give the same count and dtype. send may return before the peer has it. */
 LS_API ls_status ls_send(ls_group *group, const void *buffer, size_t count, ls_dtype dtype, int to);
 LS_API ls_status ls_recv(ls_group *group, void *buffer, size_t count, ls_dtype dtype, int from);
 
@@ -98,13 +93,12 @@ LS_API ls_status ls_work_wait(ls_work *work, ls_work_times *times);
 /* 1 once the operation ended (well or not), else 0; does not free. */
 LS_API int ls_work_done(const ls_work *work);
 
-/* Collective. Memory of `bytes` bytes on each rank (the same number on all), zeroed, aligned to a
- * page, which every rank of this machine maps: collectives on buffers inside it make no copies.
- * Each rank sees its own part. Where memory cannot be shared it is ordinary memory; everything
- * still works. Reserved at the call: LS_ERR_MEMORY on all ranks rather than a fault later. */
+/* Collective. Memory of `bytes` bytes on each rank (the same number on all), zeroed, aligned to a page,
+ * which every rank of this machine maps: collectives on buffers inside it make no copies. Each rank
+ * sees its own part. Where memory cannot be shared it is ordinary memory; everything still works.
+ * Reserved at the call: LS_ERR_MEMORY on all ranks rather than a fault later. */
 LS_API ls_status ls_group_alloc(ls_group *group, size_t bytes, void **memory);
-/* Collective. `memory` NULL is allowed (on all ranks). What is not freed lives as long as the job.
- */
+/* Collective. `memory` NULL is allowed (on all ranks). What is not freed lives as long as the job. */
 LS_API ls_status ls_group_free(ls_group *group, void *memory);
 
 #ifdef __cplusplus

@@ -42,8 +42,8 @@ typedef struct ls_job_options {
 } ls_job_options;
 
 /* Joins the job described by the environment. Collective: returns once all ranks are there, or
- * LS_ERR_TIMEOUT with the missing ranks named. `options` may be NULL. A process may hold several
- * jobs, but only one from one environment. On failure *job is NULL. */
+ * LS_ERR_TIMEOUT with the missing ranks named. `options` may be NULL. A process may hold several jobs,
+ * but only one from one environment. On failure *job is NULL. */
 LS_API ls_status ls_job_init(ls_job **job, const ls_job_options *options);
 
 /* Leaves: waits for started operations, closes connections, unmaps memory. NULL is allowed. Leaving

@@ -28,9 +28,9 @@ LS_API float *ls_parameter_gradient(ls_parameter *parameter);
 /* Builds a model from a spec and initialises it from `seed` (equal on all ranks):
  *   "mlp:784,1024,1024,10"   linear layers with relu between; input is flattened
  *   "cnn"                    the network of PyTorch's MNIST example, (B, 1, 28, 28) -> (B, 10)
- *   "gpt:layers=,heads=,width=,context=,vocab="   GPT-2's architecture, tied embedding; optional
- * dropout= "gpt2-124m"              layers 12, heads 12, width 768, context 1024, vocab 50257 A bad
- * spec is LS_ERR_ARGUMENT and the text names the part. `default_vocab` is taken where a gpt spec
+ *   "gpt:layers=,heads=,width=,context=,vocab="   GPT-2's architecture, tied embedding; optional dropout=
+ *   "gpt2-124m"              layers 12, heads 12, width 768, context 1024, vocab 50257
+ * A bad spec is LS_ERR_ARGUMENT and the text names the part. `default_vocab` is taken where a gpt spec
  * has no vocab; 0 means the spec must give it. */
 typedef struct ls_model_options {
     ls_device *device; /* required */
@@ -41,8 +41,7 @@ LS_API ls_status ls_model_create(ls_model **model, const char *spec,
                                  const ls_model_options *options);
 LS_API void ls_model_destroy(ls_model *model);
 
-/* Inputs: images f32 (B, C, H, W) or tokens I32 (B, T). Returns logits (B, classes) or (B, T,
- * vocab). */
+/* Inputs: images f32 (B, C, H, W) or tokens I32 (B, T). Returns logits (B, classes) or (B, T, vocab). */
 LS_API ls_tensor *ls_model_forward(ls_step *step, ls_model *model, ls_tensor *input);
 
 /* The spec with everything filled in, e.g. "gpt:layers=4,heads=4,width=128,context=64,vocab=65". */
@@ -61,10 +60,10 @@ LS_API size_t ls_model_input_elements(const ls_model *model);
 /* xxh64 over name, shape and bytes of all parameters in name order (docs/determinism.md). */
 LS_API uint64_t ls_model_hash(const ls_model *model);
 
-/* Runs the tape backwards from the scalar `loss`. Gradients of parameters are written to their
- * storage: the first contribution overwrites, later ones add. `ready` (may be NULL) is called once
- * for each weight or statistic the forward used, when its last contribution is in. LS_ERR_STATE
- * when not in training mode or called twice. */
+/* Runs the tape backwards from the scalar `loss`. Gradients of parameters are written to their storage:
+ * the first contribution overwrites, later ones add. `ready` (may be NULL) is called once for each
+ * weight or statistic the forward used, when its last contribution is in. LS_ERR_STATE when not in
+ * training mode or called twice. */
 typedef ls_status (*ls_gradient_ready_fn)(void *context, ls_parameter *parameter);
 LS_API ls_status ls_backward(ls_step *step, ls_tensor *loss, ls_gradient_ready_fn ready,
                              void *context);

@@ -1,7 +1,6 @@
 /* Operations with gradients. Part of liblockstep. All return a tensor in the step's arena, or NULL
  * (see tensor.h on errors). Float tensors are f32 today; dtype and device follow the inputs. Shapes
- * are given as (rows, columns); B batch, T time, C channels. Any number of uses of a tensor is
- * fine. */
+ * are given as (rows, columns); B batch, T time, C channels. Any number of uses of a tensor is fine. */
 #ifndef LOCKSTEP_OPS_H
 #define LOCKSTEP_OPS_H
 
@@ -40,9 +39,9 @@ LS_API ls_tensor *ls_avg_pool2d(ls_step *step, ls_tensor *x, ls_pool2d_options o
 LS_API ls_tensor *ls_layer_norm(ls_step *step, ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
                                 float epsilon);
 /* x (B, C, H, W) or (B, C). Ioffe, Szegedy 2015. Training: normalises with the statistics of this
- * shard and hands them out: batch_mean and batch_var (C; unbiased variance, as PyTorch's running
- * one) receive the statistics times B, so that they can be reduced as (sum, weight) like gradients.
- * Not training: normalises with running_mean and running_var (C). */
+ * shard and hands them out: batch_mean and batch_var (C; unbiased variance, as PyTorch's running one)
+ * receive the statistics times B, so that they can be reduced as (sum, weight) like gradients. Not
+ * training: normalises with running_mean and running_var (C). */
 typedef struct ls_batch_norm_state {
     const float *running_mean, *running_var; /* (C), read when not training */
     float *batch_mean, *batch_var;           /* (C), written when training; may be NULL */
@@ -93,22 +92,20 @@ LS_API ls_tensor *ls_slice(ls_step *step, ls_tensor *x, size_t dim, size_t begin
 LS_API ls_tensor *ls_concat(ls_step *step, ls_tensor *const *parts, size_t count, size_t dim);
 
 /* --- language --- */
-/* rows of table (V, C) by I32 indices (...) -> (..., C). An index outside 0..V-1 is LS_ERR_RANGE.
- */
+/* rows of table (V, C) by I32 indices (...) -> (..., C). An index outside 0..V-1 is LS_ERR_RANGE. */
 LS_API ls_tensor *ls_embedding(ls_step *step, ls_tensor *table, ls_tensor *indices);
 /* Causal multi-head self-attention. qkv (B, T, 3C): queries, keys, values; head h takes channels
  * [h*C/heads, (h+1)*C/heads) of each. Scores are scaled by 1/sqrt(C/heads). -> (B, T, C) */
 LS_API ls_tensor *ls_causal_attention(ls_step *step, ls_tensor *qkv, size_t heads);
 
-/* --- losses: scalars that are SUMS over rows, to be divided by the global weight in the reduction
- * --- */
-/* logits (..., V), targets (...) I32. A target of -1 is padding: weight 0. Others outside 0..V-1
- * are LS_ERR_RANGE. */
+/* --- losses: scalars that are SUMS over rows, to be divided by the global weight in the reduction --- */
+/* logits (..., V), targets (...) I32. A target of -1 is padding: weight 0. Others outside 0..V-1 are
+ * LS_ERR_RANGE. */
 LS_API ls_tensor *ls_cross_entropy(ls_step *step, ls_tensor *logits, ls_tensor *targets);
 /* Sum over all elements of (a - b)^2. */
 LS_API ls_tensor *ls_squared_error(ls_step *step, ls_tensor *a, ls_tensor *b);
-/* How many rows of logits (..., V) have their largest element at the target; padding does not
- * count. No gradient; first of equals wins. */
+/* How many rows of logits (..., V) have their largest element at the target; padding does not count.
+ * No gradient; first of equals wins. */
 LS_API ls_status ls_count_correct(ls_step *step, ls_tensor *logits, ls_tensor *targets,
                                   size_t *correct);
 

@@ -30,10 +30,9 @@ LS_API ls_status ls_optimizer_create(ls_optimizer **optimizer, ls_model *model,
                                      const ls_optimizer_options *options);
 LS_API void ls_optimizer_destroy(ls_optimizer *optimizer);
 
-/* One update with this learning rate, in place. LS_ERR_NOT_REDUCED when the model is trained by a
- * ddp and its gradients were not reduced since the last step: nothing is changed then. Also folds
- * the reduced statistics into the running ones. *norm (may be NULL): the global norm before
- * clipping. */
+/* One update with this learning rate, in place. LS_ERR_NOT_REDUCED when the model is trained by a ddp
+ * and its gradients were not reduced since the last step: nothing is changed then. Also folds the
+ * reduced statistics into the running ones. *norm (may be NULL): the global norm before clipping. */
 LS_API ls_status ls_optimizer_step(ls_optimizer *optimizer, double learning_rate, double *norm);
 
 typedef enum ls_schedule_kind { LS_CONSTANT, LS_COSINE, LS_LINEAR } ls_schedule_kind;

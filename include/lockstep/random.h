@@ -1,7 +1,6 @@
-/* Counter-based random numbers: Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random
- * numbers: as easy as 1, 2, 3", SC 2011). A number is a pure function of (seed, stream, counter),
- * so any rank and any thread can compute the n-th number of any stream without the ones before it.
- */
+/* Counter-based random numbers: Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers:
+ * as easy as 1, 2, 3", SC 2011). A number is a pure function of (seed, stream, counter), so any rank
+ * and any thread can compute the n-th number of any stream without the ones before it. */
 #ifndef LOCKSTEP_RANDOM_H
 #define LOCKSTEP_RANDOM_H
 

@@ -6,17 +6,16 @@
  *     each step:
  *         ls_reducer_begin(r, samples_in_my_share);           0 is legal
  *         ... backward; as the gradient of i is finished: ls_reducer_ready(r, i);
- *         ls_reducer_wait(r, &report);     grad[i] is now sum over ranks / sum of weights, on all
- * ranks
+ *         ls_reducer_wait(r, &report);     grad[i] is now sum over ranks / sum of weights, on all ranks
  *
  * Write sums over your samples, not means: the reducer divides once, by the global weight.
  *
  * Gradients live in one flat allocation of ls_group_alloc, in the order in which they become ready.
- * Buckets are consecutive ranges of it: 1 MiB the first, 25 MiB the others; a tensor larger than
- * what is left of a bucket continues in the next. Bucket k is reduced once all gradients in it are
- * ready and bucket k-1 was started, so operations start in the same order on all ranks. A parameter
- * that was not reported ready by ls_reducer_wait counts as zero here; a used-count per parameter
- * rides at the end of each bucket, so ls_reducer_used tells on all ranks whether anyone used it. */
+ * Buckets are consecutive ranges of it: 1 MiB the first, 25 MiB the others; a tensor larger than what
+ * is left of a bucket continues in the next. Bucket k is reduced once all gradients in it are ready and
+ * bucket k-1 was started, so operations start in the same order on all ranks. A parameter that was not
+ * reported ready by ls_reducer_wait counts as zero here; a used-count per parameter rides at the end
+ * of each bucket, so ls_reducer_used tells on all ranks whether anyone used it. */
 #ifndef LOCKSTEP_REDUCER_H
 #define LOCKSTEP_REDUCER_H
 
@@ -53,9 +52,9 @@ typedef struct ls_reducer_options {
     ls_progress progress;      /* default LS_PROGRESS_THREAD */
 } ls_reducer_options;
 
-/* Collective. Compares the fingerprint of the ordered list (name, shape, dtype, frozen) on all
- * ranks; LS_ERR_MISMATCH names the first difference, on every rank. The first ready order is the
- * reverse of the list. `group` must outlive the reducer. */
+/* Collective. Compares the fingerprint of the ordered list (name, shape, dtype, frozen) on all ranks;
+ * LS_ERR_MISMATCH names the first difference, on every rank. The first ready order is the reverse of
+ * the list. `group` must outlive the reducer. */
 LS_API ls_status ls_reducer_create(ls_reducer **reducer, ls_group *group,
                                    const ls_reducer_param *params, size_t count,
                                    const ls_reducer_options *options);
@@ -63,18 +62,18 @@ LS_API ls_status ls_reducer_create(ls_reducer **reducer, ls_group *group,
 LS_API void ls_reducer_destroy(ls_reducer *reducer);
 
 /* Collective, between steps. Lays the buckets out in this ready order: `order` is a permutation of
- * 0..count-1 (frozen parameters may stand anywhere). Rank 0's order is taken by all. Gradient
- * pointers change and contents are lost. */
+ * 0..count-1 (frozen parameters may stand anywhere). Rank 0's order is taken by all. Gradient pointers
+ * change and contents are lost. */
 LS_API ls_status ls_reducer_set_order(ls_reducer *reducer, const size_t *order);
 
-/* Storage of parameter i's gradient: contiguous, aligned to 64 bytes, a view of the buckets. NULL
- * for a frozen one. Valid until ls_reducer_set_order or ls_reducer_destroy. */
+/* Storage of parameter i's gradient: contiguous, aligned to 64 bytes, a view of the buckets. NULL for a
+ * frozen one. Valid until ls_reducer_set_order or ls_reducer_destroy. */
 LS_API void *ls_reducer_gradient(ls_reducer *reducer, size_t i);
 
 /* Begins a step. weight >= 0: this rank's samples or tokens. */
 LS_API ls_status ls_reducer_begin(ls_reducer *reducer, double weight);
-/* Gradient i is complete in its storage; it must not be touched until ls_reducer_wait returned.
- * Twice in one step or outside of begin .. wait is LS_ERR_STATE. One thread at a time. */
+/* Gradient i is complete in its storage; it must not be touched until ls_reducer_wait returned. Twice in
+ * one step or outside of begin .. wait is LS_ERR_STATE. One thread at a time. */
 LS_API ls_status ls_reducer_ready(ls_reducer *reducer, size_t i);
 
 typedef struct ls_reducer_bucket {
@@ -92,8 +91,8 @@ typedef struct ls_reducer_report {
     uint64_t wait_ns; /* how long ls_reducer_wait waited: communication that was not hidden */
 } ls_reducer_report;
 
-/* Ends the step: reduces what was not started, waits for all. `report` may be NULL. On error the
- * step's gradients are undefined and ls_reducer_reduced stays false. */
+/* Ends the step: reduces what was not started, waits for all. `report` may be NULL. On error the step's
+ * gradients are undefined and ls_reducer_reduced stays false. */
 LS_API ls_status ls_reducer_wait(ls_reducer *reducer, ls_reducer_report *report);
 
 /* True from a successful ls_reducer_wait to the next ls_reducer_begin. */

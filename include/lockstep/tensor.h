@@ -1,11 +1,11 @@
 /* Devices, tensors and the step they live in. Part of liblockstep.
  *
- * Tensors are dense and row-major. Those that operations return live in the step's arena: all of
- * them are gone at the next ls_step_begin, and a step of the same shapes gets the same addresses.
- * Parameters (model.h) live as long as their model.
+ * Tensors are dense and row-major. Those that operations return live in the step's arena: all of them
+ * are gone at the next ls_step_begin, and a step of the same shapes gets the same addresses. Parameters
+ * (model.h) live as long as their model.
  *
- * Errors stick: an operation that fails, or is given NULL, returns NULL, so calls can be nested;
- * the first failure is kept by the step (ls_step_status) and ls_backward returns it. */
+ * Errors stick: an operation that fails, or is given NULL, returns NULL, so calls can be nested; the
+ * first failure is kept by the step (ls_step_status) and ls_backward returns it. */
 #ifndef LOCKSTEP_TENSOR_H
 #define LOCKSTEP_TENSOR_H
 
@@ -25,9 +25,8 @@ typedef struct ls_step ls_step; /* opaque: arena, tape and randomness of one for
 
 enum { LS_MAX_DIMS = 6 };
 
-/* The processor, with oneDNN. threads 0 means 1: results are equal to the bit for equal thread
- * counts, so the number never follows from the machine by itself. A device is used by one thread at
- * a time. */
+/* The processor, with oneDNN. threads 0 means 1: results are equal to the bit for equal thread counts,
+ * so the number never follows from the machine by itself. A device is used by one thread at a time. */
 LS_API ls_status ls_device_cpu(ls_device **device, int threads);
 LS_API void ls_device_destroy(ls_device *device);
 LS_API const char *ls_device_name(const ls_device *device); /* "cpu" */
@@ -72,8 +71,8 @@ LS_API const size_t *ls_tensor_shape(const ls_tensor *tensor);
 LS_API size_t ls_tensor_count(const ls_tensor *tensor);
 /* The elements, in device memory (for the CPU: readable here). */
 LS_API void *ls_tensor_data(ls_tensor *tensor);
-/* The gradient after ls_backward; NULL where none flowed. In training mode, ls_tensor_need_grad
- * asks for the gradient of a tensor that is no parameter; call it before the tensor is used. */
+/* The gradient after ls_backward; NULL where none flowed. In training mode, ls_tensor_need_grad asks
+ * for the gradient of a tensor that is no parameter; call it before the tensor is used. */
 LS_API ls_tensor *ls_tensor_grad(ls_tensor *tensor);
 LS_API void ls_tensor_need_grad(ls_tensor *tensor);
 /* Element 0 of an f32 tensor as a double, NaN for NULL. */

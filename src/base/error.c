@@ -73,7 +73,7 @@ ls_status ls__fail_context(ls_status status, const char *format, ...) {
     int n = vsnprintf(text, sizeof text, format, args);
     va_end(args);
     if (n >= 0 && n < TEXT_BYTES - 3)
-        snprintf(text + n, sizeof text - (size_t)n, ": %s", error_text);
+        snprintf(text + n, sizeof text - (size_t)n, ": %.*s", TEXT_BYTES - n - 3, error_text);
     set_text(text);
     return status;
 }

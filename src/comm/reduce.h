@@ -4,10 +4,10 @@
 
 #include <lockstep/group.h>
 
-/* dst[i] = scale * tree(op, sources[0][i], ..., sources[sources-1][i]) for `elements` elements, in
- * the tree order of group.h. dst may be one of the sources; sources may be equal pointers. 16-bit
- * floats: in f32, rounded to nearest even once. scale == 1 multiplies nothing. Integers: scale is
- * not used, LS_AVG divides by `sources`. No failure. */
+/* dst[i] = scale * tree(op, sources[0][i], ..., sources[sources-1][i]) for `elements` elements, in the
+ * tree order of group.h. dst may be one of the sources; sources may be equal pointers. 16-bit floats:
+ * in f32, rounded to nearest even once. scale == 1 multiplies nothing. Integers: scale is not used,
+ * LS_AVG divides by `sources`. No failure. */
 void ls__reduce(void *dst, const void *const *source, int sources, size_t elements, ls_dtype dtype,
                 ls_op op, float scale);
 

@@ -1,6 +1,6 @@
 /* What a transport offers to the groups above it. A transport moves bytes for one group and knows
- * nothing of queues, threads or the public API: group.c checks arguments, numbers the operations
- * and calls `run` for one operation at a time, always from one thread at a time. */
+ * nothing of queues, threads or the public API: group.c checks arguments, numbers the operations and
+ * calls `run` for one operation at a time, always from one thread at a time. */
 #ifndef LS_COMM_TRANSPORT_H
 #define LS_COMM_TRANSPORT_H
 
@@ -15,8 +15,7 @@ typedef enum ls__kind {
     LS__BARRIER,
     LS__SEND,
     LS__RECV,
-    LS__ALLOC, /* ls_group_alloc and ls_group_free are collectives too: the header check covers them
-                */
+    LS__ALLOC, /* ls_group_alloc and ls_group_free are collectives too: the header check covers them */
     LS__FREE,
 } ls__kind;
 
@@ -62,14 +61,13 @@ typedef struct ls__transport ls__transport;
 
 typedef struct ls__transport_table {
     const char *name; /* "shm" */
-    /* Runs one operation to its end. Bounded by operation->deadline. The message on error names
-     * this rank, the operation, its sequence number, the peer, the value seen and the value wanted.
-     */
+    /* Runs one operation to its end. Bounded by operation->deadline. The message on error names this
+     * rank, the operation, its sequence number, the peer, the value seen and the value wanted. */
     ls_status (*run)(ls__transport *transport, ls__operation *operation);
     /* Ends the transport; peers that wait for this rank are told. */
     void (*close)(ls__transport *transport);
-    /* This rank gives up because of `reason` (one line): peers get LS_ERR_PEER with it, at once.
-     * Any thread, also while `run` is running. */
+    /* This rank gives up because of `reason` (one line): peers get LS_ERR_PEER with it, at once. Any
+     * thread, also while `run` is running. */
     void (*abort)(ls__transport *transport, const char *reason);
 } ls__transport_table;
 
@@ -94,8 +92,8 @@ ls_status ls__shm_open(ls__transport **transport, const ls__job_place *place, in
 ls_status ls__tcp_open(ls__transport **transport, const ls__job_place *place, const char *address,
                        int port, const char *token);
 
-/* Compares two headers; LS_OK or LS_ERR_MISMATCH with a message that names both ranks, what
- * differs, the value of each and what to do. Used by all transports, so the words are the same. */
+/* Compares two headers; LS_OK or LS_ERR_MISMATCH with a message that names both ranks, what differs,
+ * the value of each and what to do. Used by all transports, so the words are the same. */
 ls_status ls__header_compare(const ls__header *mine, int my_rank, const ls__header *other,
                              int other_rank);
 

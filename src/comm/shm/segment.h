@@ -9,8 +9,8 @@
  * clears it for the ranks it starts. */
 LS_SHARED ls_status ls__segment_create(int *fd, int ranks);
 
-/* Tells everyone who waits in the segment that `rank` is gone, and why (one line: "was killed by
- * signal 9 (Killed)"). Their waits end at once with LS_ERR_PEER. The first reason stays. */
+/* Tells everyone who waits in the segment that `rank` is gone, and why (one line: "was killed by signal 9
+ * (Killed)"). Their waits end at once with LS_ERR_PEER. The first reason stays. */
 LS_SHARED ls_status ls__segment_abort(int fd, int rank, const char *reason);
 
 #endif
