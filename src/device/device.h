@@ -1,0 +1,219 @@
+/* The table of operations a device offers. Nothing outside of device/ names oneDNN or CUDA.
+ *
+ * Pointers are device memory, dense and row-major unless strides are given. `dtype` is the type of
+ * the float arrays (LS_F32 today); what a device cannot do is LS_ERR_UNSUPPORTED. Destinations of
+ * backward kernels follow `accumulate`: false overwrites whatever was there (it may be
+ * uninitialised), true adds. Kernels take no memory per call beyond scratch the device keeps, and
+ * give the same bits for the same inputs, shapes and thread count. The caller checked the shapes. */
+#ifndef LS_DEVICE_DEVICE_H
+#define LS_DEVICE_DEVICE_H
+
+#include <lockstep/tensor.h>
+
+typedef enum ls__unary {
+    LS__RELU,
+    LS__GELU,
+    LS__GELU_TANH,
+    LS__TANH,
+    LS__SIGMOID,
+    LS__EXP,
+    LS__LOG,
+    LS__SQRT,
+} ls__unary;
+
+typedef enum ls__binary { LS__ADD, LS__SUB, LS__MUL, LS__DIV } ls__binary;
+
+/* x (batch, in_channels, in_h, in_w), w (out_channels, in_channels, kernel_h, kernel_w),
+ * y (batch, out_channels, out_h, out_w) */
+typedef struct ls__conv2d {
+    size_t batch, in_channels, in_h, in_w;
+    size_t out_channels, kernel_h, kernel_w, out_h, out_w;
+    size_t stride, padding;
+} ls__conv2d;
+
+typedef struct ls__pool2d {
+    bool average; /* else maximum */
+    size_t batch, channels, in_h, in_w, out_h, out_w;
+    size_t kernel, stride, padding;
+} ls__pool2d;
+
+/* x as (outer, channels, inner): statistics over outer and inner */
+typedef struct ls__batch_norm {
+    size_t outer, channels, inner;
+    float epsilon;
+} ls__batch_norm;
+
+/* qkv (batch, time, 3 * heads * head_size), y (batch, time, heads * head_size) */
+typedef struct ls__attention {
+    size_t batch, time, heads, head_size;
+} ls__attention;
+
+/* Hyperparameters of one fused update; formulas as torch.optim. Gradients are multiplied by
+ * grad_scale (clipping) as they are read. */
+typedef struct ls__sgd {
+    float rate, momentum, weight_decay, grad_scale;
+    bool nesterov, first; /* first: the momentum buffer is set, not updated */
+} ls__sgd;
+typedef struct ls__adam {
+    float rate, beta1, beta2, epsilon, weight_decay, grad_scale;
+    float correction1, correction2; /* 1 - beta^t */
+    bool decoupled;                 /* AdamW */
+} ls__adam;
+
+typedef struct ls__device_table {
+    const char *name;
+    void (*destroy)(ls_device *device);
+
+    /* --- memory: 64-byte aligned, not zeroed --- */
+    ls_status (*alloc)(ls_device *device, size_t bytes, void **memory);
+    void (*free)(ls_device *device, void *memory);
+    ls_status (*zero)(ls_device *device, void *memory, size_t bytes);
+    ls_status (*copy)(ls_device *device, void *to, const void *from, size_t bytes);
+
+    /* c (m, n) = alpha * op(a) (m, k) * op(b) (k, n) + beta * c; op transposes where ta, tb say so;
+     * ld* are the row strides, in elements, of the matrices as stored. beta 0 does not read c. */
+    ls_status (*gemm)(ls_device *device, ls_dtype dtype, bool ta, bool tb, size_t m, size_t n,
+                      size_t k, float alpha, const void *a, size_t lda, const void *b, size_t ldb,
+                      float beta, void *c, size_t ldc);
+
+    /* --- images; bias and dbias may be NULL --- */
+    ls_status (*conv2d_forward)(ls_device *device, ls_dtype dtype, const ls__conv2d *shape,
+                                const void *x, const void *w, const void *bias, void *y);
+    ls_status (*conv2d_backward_data)(ls_device *device, ls_dtype dtype, const ls__conv2d *shape,
+                                      const void *dy, const void *w, void *dx, bool accumulate);
+    ls_status (*conv2d_backward_weights)(ls_device *device, ls_dtype dtype, const ls__conv2d *shape,
+                                         const void *x, const void *dy, void *dw,
+                                         bool accumulate_dw, void *dbias, bool accumulate_dbias);
+    /* max: `where` (as many I32 as y) receives the offset of the chosen element inside its
+     * (in_h, in_w) plane; average: where is not used. */
+    ls_status (*pool2d_forward)(ls_device *device, ls_dtype dtype, const ls__pool2d *shape,
+                                const void *x, void *y, int32_t *where);
+    ls_status (*pool2d_backward)(ls_device *device, ls_dtype dtype, const ls__pool2d *shape,
+                                 const void *dy, const int32_t *where, void *dx, bool accumulate);
+
+    /* --- normalisation. mean and rstd are saved for backward: (rows) or (channels) f32.
+     *     d* destinations may be NULL --- */
+    ls_status (*layer_norm_forward)(ls_device *device, ls_dtype dtype, size_t rows, size_t columns,
+                                    const void *x, const void *weight, const void *bias,
+                                    float epsilon, void *y, float *mean, float *rstd);
+    ls_status (*layer_norm_backward)(ls_device *device, ls_dtype dtype, size_t rows, size_t columns,
+                                     const void *x, const void *weight, const float *mean,
+                                     const float *rstd, const void *dy, void *dx,
+                                     bool accumulate_dx, void *dweight, bool accumulate_dweight,
+                                     void *dbias, bool accumulate_dbias);
+    /* training: statistics of x are computed into mean, variance (biased) and rstd; else mean and
+     * variance are given and rstd is computed from them. */
+    ls_status (*batch_norm_forward)(ls_device *device, ls_dtype dtype, const ls__batch_norm *shape,
+                                    bool training, const void *x, const void *weight,
+                                    const void *bias, void *y, float *mean, float *variance,
+                                    float *rstd);
+    /* training: through the statistics; else they are constants */
+    ls_status (*batch_norm_backward)(ls_device *device, ls_dtype dtype, const ls__batch_norm *shape,
+                                     bool training, const void *x, const void *weight,
+                                     const float *mean, const float *rstd, const void *dy, void *dx,
+                                     bool accumulate_dx, void *dweight, bool accumulate_dweight,
+                                     void *dbias, bool accumulate_dbias);
+
+    /* --- elementwise --- */
+    ls_status (*unary_forward)(ls_device *device, ls_dtype dtype, ls__unary op, size_t count,
+                               const void *x, void *y);
+    ls_status (*unary_backward)(ls_device *device, ls_dtype dtype, ls__unary op, size_t count,
+                                const void *x, const void *y, const void *dy, void *dx,
+                                bool accumulate);
+    /* y (rows, columns) = a (rows, columns) op b; b has rows * columns elements, or columns
+     * (repeated for every row) */
+    ls_status (*binary_forward)(ls_device *device, ls_dtype dtype, ls__binary op, size_t rows,
+                                size_t columns, const void *a, const void *b, bool repeat_b,
+                                void *y);
+    /* da and db may be NULL */
+    ls_status (*binary_backward)(ls_device *device, ls_dtype dtype, ls__binary op, size_t rows,
+                                 size_t columns, const void *a, const void *b, bool repeat_b,
+                                 const void *dy, void *da, bool accumulate_da, void *db,
+                                 bool accumulate_db);
+    /* y = factor * x + term, or y += that. x may be y. */
+    ls_status (*affine)(ls_device *device, ls_dtype dtype, size_t count, float factor, float term,
+                        const void *x, void *y, bool accumulate);
+    /* y (+)= x / (1 - p) where the Philox number of (seed, purpose, sample, element) keeps it, else
+     * 0: sample s = samples[i / per_sample], element e = i % per_sample, for
+     * i < sample_count * per_sample. Forward and backward alike. */
+    ls_status (*dropout)(ls_device *device, ls_dtype dtype, size_t per_sample,
+                         const uint64_t *samples, size_t sample_count, uint64_t seed,
+                         uint64_t purpose, float p, const void *x, void *y, bool accumulate);
+    ls_status (*softmax_forward)(ls_device *device, ls_dtype dtype, bool logarithm, size_t rows,
+                                 size_t columns, const void *x, void *y);
+    ls_status (*softmax_backward)(ls_device *device, ls_dtype dtype, bool logarithm, size_t rows,
+                                  size_t columns, const void *y, const void *dy, void *dx,
+                                  bool accumulate);
+
+    /* --- reductions of x (outer, n, inner) over n to y (outer, inner), times scale --- */
+    ls_status (*sum)(ls_device *device, ls_dtype dtype, size_t outer, size_t n, size_t inner,
+                     float scale, const void *x, void *y, bool accumulate);
+    /* the reverse: dx (outer, n, inner) = scale * dy (outer, inner) */
+    ls_status (*repeat)(ls_device *device, ls_dtype dtype, size_t outer, size_t n, size_t inner,
+                        float scale, const void *dy, void *dx, bool accumulate);
+    /* where: (outer, inner) I32, index along n of the first maximum */
+    ls_status (*max)(ls_device *device, ls_dtype dtype, size_t outer, size_t n, size_t inner,
+                     const void *x, void *y, int32_t *where);
+    ls_status (*max_backward)(ls_device *device, ls_dtype dtype, size_t outer, size_t n,
+                              size_t inner, const int32_t *where, const void *dy, void *dx,
+                              bool accumulate);
+
+    /* --- shape --- */
+    /* dimension d of y is dimension permutation[d] of x; shape is x's */
+    ls_status (*permute)(ls_device *device, ls_dtype dtype, size_t dims, const size_t *shape,
+                         const size_t *permutation, const void *x, void *y, bool accumulate);
+    /* `rows` runs of `columns` elements, with row strides in elements */
+    ls_status (*copy_rows)(ls_device *device, ls_dtype dtype, size_t rows, size_t columns,
+                           const void *x, size_t x_stride, void *y, size_t y_stride,
+                           bool accumulate);
+
+    /* --- language --- */
+    /* An index outside 0..table_rows-1: LS_ERR_RANGE naming position and value. */
+    ls_status (*embedding_forward)(ls_device *device, ls_dtype dtype, size_t table_rows,
+                                   size_t columns, const void *table, const int32_t *indices,
+                                   size_t count, void *y);
+    /* Rows of dtable that no index names: zeroed unless accumulate. Adds in order of `indices`. */
+    ls_status (*embedding_backward)(ls_device *device, ls_dtype dtype, size_t table_rows,
+                                    size_t columns, const int32_t *indices, size_t count,
+                                    const void *dy, void *dtable, bool accumulate);
+    /* Bytes that forward leaves in `saved` for backward. */
+    size_t (*attention_saved_bytes)(ls_device *device, ls_dtype dtype, const ls__attention *shape);
+    /* Causal; scores times 1/sqrt(head_size). saved NULL: no backward will follow. */
+    ls_status (*attention_forward)(ls_device *device, ls_dtype dtype, const ls__attention *shape,
+                                   const void *qkv, void *y, void *saved);
+    ls_status (*attention_backward)(ls_device *device, ls_dtype dtype, const ls__attention *shape,
+                                    const void *qkv, const void *y, const void *saved,
+                                    const void *dy, void *dqkv, bool accumulate);
+
+    /* --- losses --- */
+    /* *loss = sum over rows with target != -1 of -log softmax(x)[target], added up in f64. probs
+     * (rows, columns) receives the softmax for backward; may be NULL. Other targets outside
+     * 0..columns-1: LS_ERR_RANGE naming row and value. */
+    ls_status (*cross_entropy_forward)(ls_device *device, ls_dtype dtype, size_t rows,
+                                       size_t columns, const void *x, const int32_t *targets,
+                                       float *loss, void *probs);
+    /* dx (+)= dloss * (probs - onehot), zero for rows of padding */
+    ls_status (*cross_entropy_backward)(ls_device *device, ls_dtype dtype, size_t rows,
+                                        size_t columns, const void *probs, const int32_t *targets,
+                                        float dloss, void *dx, bool accumulate);
+    /* *loss = sum of (a - b)^2, added up in f64 */
+    ls_status (*squared_error)(ls_device *device, ls_dtype dtype, size_t count, const void *a,
+                               const void *b, float *loss);
+    ls_status (*count_correct)(ls_device *device, ls_dtype dtype, size_t rows, size_t columns,
+                               const void *x, const int32_t *targets, size_t *correct);
+
+    /* --- optimizers: in place on f32 weights --- */
+    ls_status (*sgd)(ls_device *device, size_t count, const ls__sgd *o, float *weight,
+                     const float *gradient, float *momentum);
+    ls_status (*adam)(ls_device *device, size_t count, const ls__adam *o, float *weight,
+                      const float *gradient, float *first, float *second);
+    /* sum of squares in f64, in a fixed order that does not depend on the thread count */
+    ls_status (*sum_of_squares)(ls_device *device, size_t count, const float *x, double *sum);
+} ls__device_table;
+
+struct ls_device {
+    const ls__device_table *table;
+    int threads;
+};
+
+#endif

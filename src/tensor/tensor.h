@@ -1,0 +1,50 @@
+/* The inside of tensors and steps. */
+#ifndef LS_TENSOR_TENSOR_H
+#define LS_TENSOR_TENSOR_H
+
+#include "base/error.h"
+#include "device/device.h"
+#include <lockstep/tensor.h>
+
+typedef struct ls_parameter ls_parameter;
+typedef struct ls__tape ls__tape;   /* autograd/tape.h */
+typedef struct ls__arena ls__arena; /* tensor/arena.h */
+
+struct ls_tensor {
+    ls_dtype dtype;
+    size_t dims;
+    size_t shape[LS_MAX_DIMS];
+    size_t count; /* elements */
+    void *data;
+    bool need_grad;          /* it, or something it was computed from, wants a gradient */
+    ls_tensor *grad;         /* what has flowed in so far; NULL: nothing yet */
+    ls_parameter *parameter; /* set for parameter values: their gradient has its own storage */
+};
+
+struct ls_step {
+    ls_device *device;
+    uint64_t seed;
+    bool training;
+    uint64_t *samples; /* (sample_count) global sample numbers */
+    size_t sample_count, sample_capacity;
+    ls__arena *arena;
+    ls__tape *tape;
+    ls_status status; /* the first error, and its text */
+    char error[1024];
+};
+
+/* Records a failure (text: the thread's error text) unless one is there already; returns NULL, so
+ * an operation can `return ls__step_fail(step, ls__fail(...))`. */
+void *ls__step_fail(ls_step *step, ls_status status);
+
+/* `bytes` bytes of the arena, 64-byte aligned; NULL after ls__step_fail. */
+void *ls__step_alloc(ls_step *step, size_t bytes);
+
+/* True when `tensor` is there and has this dtype; otherwise fails the step, naming `operation`. */
+bool ls__tensor_check(ls_step *step, const ls_tensor *tensor, ls_dtype dtype,
+                      const char *operation);
+
+/* Writes "(2, 3)" for messages; returns text. */
+char *ls__shape_text(const size_t *shape, size_t dims, char *text, size_t size);
+
+#endif
