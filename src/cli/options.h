@@ -1,0 +1,88 @@
+/* Options of the lockstep commands: one table says how each is called, what it takes and where the
+ * value goes; parsing, errors and --help all come from the table.
+ *
+ *     int64_t steps = 0;
+ *     double lr = 1e-3;
+ *     const ls__option options[] = {
+ *         {.group = "Training", .name = "steps", .placeholder = "N", .kind = LS__OPTION_INTEGER,
+ *          .integer = &steps, .min = 1, .max = INT64_MAX, .fallback = "one epoch", .help = "..."},
+ *         {.name = "lr", .placeholder = "X", .kind = LS__OPTION_REAL, .real = &lr, .low = 0,
+ *          .high = 1e3, .fallback = "0.001", .help = "learning rate"},
+ *     };
+ *     const ls__command command = {.name = "train", .options = options, .option_count = 2, ...};
+ *     int first, code;
+ *     if (!ls__options_parse(&command, argc, argv, &first, &code))
+ *         return code;
+ */
+#ifndef LS_CLI_OPTIONS_H
+#define LS_CLI_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+typedef enum ls__option_kind {
+    LS__OPTION_FLAG,    /* takes no value; *flag becomes true */
+    LS__OPTION_TEXT,    /* any string; points into argv */
+    LS__OPTION_INTEGER, /* min..max; 0, 0 allows all of int64 */
+    LS__OPTION_REAL,    /* low..high, finite; 0, 0 allows all */
+    LS__OPTION_CHOICE,  /* one of "a|b|c"; *choice becomes 0, 1, 2 */
+} ls__option_kind;
+
+typedef struct ls__option {
+    const char *name; /* without dashes: "batch-size" */
+    char letter;      /* 'n' for -n, or 0 */
+    ls__option_kind kind;
+    const char *placeholder; /* "N"; not for flags; a choice shows its choices */
+    const char *group;       /* heading in --help, on the first option of the group */
+    const char *fallback;    /* the default as --help shows it; NULL: none shown */
+    const char *help;        /* NULL hides the option: a synonym */
+    bool *given;             /* becomes true when the option was used; may be NULL */
+    /* where the value goes; left alone when the option is absent, so the caller sets the default */
+    union {
+        bool *flag;
+        const char **text;
+        int64_t *integer;
+        double *real;
+        int *choice;
+    };
+    int64_t min, max;
+    double low, high;
+    const char *choices;
+} ls__option;
+
+typedef struct ls__command {
+    const char *name;    /* "train" */
+    const char *usage;   /* "lockstep train --model SPEC --data SPEC [options]" */
+    const char *summary; /* one paragraph; is wrapped */
+    const ls__option *options;
+    size_t option_count;
+    const char *const *examples; /* lines as typed, NULL ends; "# ..." lines explain */
+    bool stop_at_positional;     /* options end at the first argument that is none (run) */
+} ls__command;
+
+/* Reads argv[1..]; argv[0] is the command's name. True: go on, *first is the index of the first
+ * argument that is no option (argc if there is none). False: the command ends with *code: 0 after
+ * --help, 2 after a mistake, which was printed on stderr as one line. */
+bool ls__options_parse(const ls__command *command, int argc, char **argv, int *first, int *code);
+
+/* What --help prints. */
+void ls__options_help(const ls__command *command, FILE *file);
+
+/* One line on stderr: "lockstep train: MESSAGE (lockstep train --help lists all)"; returns 2. For
+ * mistakes that only the command can see. */
+int ls__usage_error(const ls__command *command, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Number of ranks from the text of -n or --ranks: 1..4096 or "auto", the cores this process may use.
+ * False with `*why` (a static text) when it is neither. */
+bool ls__ranks_parse(const char *text, int64_t *ranks, const char **why);
+
+/* The candidate nearest to `word` by edits, or NULL when none is near. NULL ends the list. */
+const char *ls__nearest(const char *word, const char *const *candidates);
+
+/* Prints `text` wrapped, from column `at` on, further lines indented by `indent`. */
+void ls__print_wrapped(FILE *file, const char *text, size_t at, size_t indent);
+
+#endif

@@ -1,0 +1,121 @@
+#include "launch/binding.h"
+
+#include "base/error.h"
+#include <errno.h>
+#include <hwloc.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* Topology without devices, and in `allowed` the processors that both the system and this process's
+ * own binding (taskset, a container) leave us. */
+static ls_status look(hwloc_topology_t *topology, hwloc_bitmap_t *allowed) {
+    *allowed = NULL;
+    if (hwloc_topology_init(topology) != 0)
+        return ls__fail(LS_ERR_SYSTEM, "hwloc: cannot start");
+    hwloc_topology_set_io_types_filter(*topology, HWLOC_TYPE_FILTER_KEEP_NONE);
+    hwloc_bitmap_t mine = hwloc_bitmap_alloc();
+    if (!mine || hwloc_topology_load(*topology) != 0) {
+        hwloc_bitmap_free(mine);
+        hwloc_topology_destroy(*topology);
+        return ls__fail(LS_ERR_SYSTEM, "hwloc: cannot read the machine's topology");
+    }
+    if (hwloc_get_cpubind(*topology, mine, HWLOC_CPUBIND_THREAD) != 0)
+        hwloc_bitmap_fill(mine);
+    hwloc_bitmap_and(mine, mine, hwloc_topology_get_allowed_cpuset(*topology));
+    *allowed = mine;
+    return LS_OK;
+}
+
+/* The next core after `core` with an allowed processor. */
+static hwloc_obj_t next_core(hwloc_topology_t topology, hwloc_const_bitmap_t allowed,
+                             hwloc_obj_t core) {
+    do
+        core = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_CORE, core);
+    while (core && !hwloc_bitmap_intersects(core->cpuset, allowed));
+    return core;
+}
+
+static int count_cores(hwloc_topology_t topology, hwloc_const_bitmap_t allowed) {
+    int count = 0;
+    for (hwloc_obj_t core = NULL; (core = next_core(topology, allowed, core));)
+        count++;
+    return count;
+}
+
+int ls__launch_cores(void) {
+    hwloc_topology_t topology;
+    hwloc_bitmap_t allowed;
+    int count = 0;
+    if (look(&topology, &allowed) == LS_OK) {
+        count = count_cores(topology, allowed);
+        hwloc_bitmap_free(allowed);
+        hwloc_topology_destroy(topology);
+    }
+    if (count < 1) {
+        long online = sysconf(_SC_NPROCESSORS_ONLN);
+        count = online > 0 ? (int)online : 1;
+    }
+    return count;
+}
+
+static ls_status divide(hwloc_topology_t topology, hwloc_const_bitmap_t allowed, int cores,
+                        char **lists, int ranks) {
+    hwloc_obj_t core = NULL;
+    hwloc_bitmap_t set = hwloc_bitmap_alloc();
+    for (int rank = 0; set && rank < ranks; rank++) {
+        /* rank r owns cores [r*cores/ranks, (r+1)*cores/ranks) */
+        int begin = (int)((int64_t)rank * cores / ranks);
+        int end = (int)((int64_t)(rank + 1) * cores / ranks);
+        hwloc_bitmap_zero(set);
+        for (int i = begin; i < end && (core = next_core(topology, allowed, core)); i++)
+            hwloc_bitmap_or(set, set, core->cpuset);
+        hwloc_bitmap_and(set, set, allowed);
+        if (hwloc_bitmap_list_asprintf(&lists[rank], set) < 0)
+            lists[rank] = NULL;
+    }
+    hwloc_bitmap_free(set);
+    return set ? LS_OK : ls__fail(LS_ERR_MEMORY, "no memory to divide the cores");
+}
+
+ls_status ls__launch_divide_cores(char **lists, int ranks) {
+    for (int rank = 0; rank < ranks; rank++)
+        lists[rank] = NULL;
+    hwloc_topology_t topology;
+    hwloc_bitmap_t allowed;
+    LS_TRY(look(&topology, &allowed));
+    int cores = count_cores(topology, allowed);
+    ls_status status = LS_OK;
+    if (cores >= ranks)
+        status = divide(topology, allowed, cores, lists, ranks);
+    hwloc_bitmap_free(allowed);
+    hwloc_topology_destroy(topology);
+    return status;
+}
+
+ls_status ls__launch_bind(const char *list) {
+    enum { MOST = 1 << 16 };
+    cpu_set_t *set = CPU_ALLOC(MOST);
+    size_t bytes = CPU_ALLOC_SIZE(MOST);
+    if (!set)
+        return ls__fail(LS_ERR_MEMORY, "no memory for a set of processors");
+    CPU_ZERO_S(bytes, set);
+    const char *at = list;
+    while (*at) {
+        char *end;
+        long first = strtol(at, &end, 10), last = first;
+        if (*end == '-')
+            last = strtol(end + 1, &end, 10);
+        for (long i = first; i >= 0 && i <= last && i < MOST; i++)
+            CPU_SET_S((size_t)i, bytes, set);
+        if (*end != ',')
+            break;
+        at = end + 1;
+    }
+    int bad = sched_setaffinity(0, bytes, set);
+    int error_number = errno;
+    CPU_FREE(set);
+    if (bad)
+        return ls__fail_errno(LS_ERR_SYSTEM, error_number, "cannot bind to processors %s", list);
+    return LS_OK;
+}
