@@ -44,6 +44,9 @@ LS_API ls_status ls_ddp_backward(ls_ddp *ddp, ls_step *step, ls_tensor *loss);
 LS_API ls_status ls_ddp_skip(ls_ddp *ddp);
 /* Waits until all gradients are averaged. `report` may be NULL. */
 LS_API ls_status ls_ddp_wait(ls_ddp *ddp, ls_reducer_report *report);
+/* The loss of the last completed step: the sum over all shards of all ranks, divided by the global
+ * weight. It rides in the first bucket, so it costs no operation of its own and is equal on all ranks. */
+LS_API double ls_ddp_loss(const ls_ddp *ddp);
 
 #ifdef __cplusplus
 }

@@ -8,6 +8,7 @@
 struct ls_parameter {
     char *name;
     ls_role role;
+    size_t index;       /* in its model's list */
     bool decay;         /* takes part in weight decay: two or more dimensions */
     ls_tensor value;    /* value.data is device memory the parameter owns */
     float *gradient;    /* where backward (statistics: forward) writes; moved by whoever reduces */
