@@ -1,0 +1,16 @@
+/* Whole files: read into memory, or mapped. Only regular files: a pipe would block, a folder has no
+ * bytes. Messages name the path. */
+#ifndef LS_BASE_FILE_H
+#define LS_BASE_FILE_H
+
+#include "base/error.h"
+#include <stddef.h>
+
+/* Reads all of `path` into memory from malloc; the caller frees *bytes. */
+LS_SHARED ls_status ls__file_read(const char *path, unsigned char **bytes, size_t *size);
+
+/* Maps all of `path` read-only; ls__file_unmap with the same two values. An empty file maps too. */
+LS_SHARED ls_status ls__file_map(const char *path, const unsigned char **bytes, size_t *size);
+LS_SHARED void ls__file_unmap(const unsigned char *bytes, size_t size);
+
+#endif
