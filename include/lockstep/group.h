@@ -42,7 +42,8 @@ LS_API ls_status ls_all_reduce(ls_group *group, const void *send, void *recv, si
                                ls_dtype dtype, ls_op op);
 /* As above with LS_SUM, then divided by the sum over ranks of `weight` (each rank gives its own, 0 is
  * legal, negative or NaN is not). All weights 0 gives zeros. Float dtypes only. *total (may be NULL)
- * receives the global weight. The division is one multiplication by (float)(1 / total). */
+ * receives the global weight. The division is one multiplication by 1 / total, which
+ * is rounded to f32 first for all dtypes but F64. */
 LS_API ls_status ls_all_reduce_weighted(ls_group *group, const void *send, void *recv, size_t count,
                                         ls_dtype dtype, double weight, double *total);
 /* Rank r receives elements [r*count, (r+1)*count) of the reduction of send (size*count elements). In

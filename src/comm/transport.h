@@ -40,7 +40,7 @@ typedef struct ls__header {
 enum { LS__HEADER_MAGIC = 0x314b534c /* "LSK1" */, LS__OP_WEIGHTED = 0x80 };
 
 /* One operation. Reductions: result = tree sum (or op) over ranks, then `* scale` where scale is
- * 1/size for LS_AVG of floats and (float)(1/total weight) for weighted ones. */
+ * 1/size for LS_AVG of floats and 1/(total weight) for weighted ones (ls__reduce_scale). */
 typedef struct ls__operation {
     ls__header header;
     const void *send; /* layouts as group.h gives them for each kind */
@@ -96,5 +96,9 @@ ls_status ls__tcp_open(ls__transport **transport, const ls__job_place *place, co
  * the value of each and what to do. Used by all transports, so the words are the same. */
 ls_status ls__header_compare(const ls__header *mine, int my_rank, const ls__header *other,
                              int other_rank);
+
+/* Fails with "all_reduce #17 of group world on rank 0: ..." */
+ls_status ls__operation_fail(ls_status status, const ls__operation *operation, int rank,
+                             const char *format, ...) LS_PRINTF(4, 5);
 
 #endif

@@ -1,0 +1,102 @@
+/* The words of messages about operations: one place, so every transport says the same. */
+#include "base/error.h"
+#include "comm/transport.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+static const char *const kind_names[] = {
+    [LS__ALL_REDUCE] = "all_reduce",
+    [LS__REDUCE_SCATTER] = "reduce_scatter",
+    [LS__ALL_GATHER] = "all_gather",
+    [LS__BROADCAST] = "broadcast",
+    [LS__BARRIER] = "barrier",
+    [LS__SEND] = "send",
+    [LS__RECV] = "recv",
+    [LS__ALLOC] = "group_alloc",
+    [LS__FREE] = "group_free",
+};
+
+enum { KIND_COUNT = sizeof kind_names / sizeof kind_names[0] };
+
+const char *ls__kind_name(int kind) {
+    return kind > 0 && kind < KIND_COUNT ? kind_names[kind] : "?";
+}
+
+static const char *op_name(unsigned op) {
+    static const char *const names[LS_OP_COUNT] = {"sum", "product", "min", "max", "avg"};
+    if (op & LS__OP_WEIGHTED)
+        return "weighted sum";
+    return op < LS_OP_COUNT ? names[op] : "?";
+}
+
+ls_status ls__operation_fail(ls_status status, const ls__operation *operation, int rank,
+                             const char *format, ...) {
+    char text[1024], peer[32] = "";
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    const ls__header *header = &operation->header;
+    if (header->kind == LS__SEND)
+        snprintf(peer, sizeof peer, " to rank %d", operation->root);
+    else if (header->kind == LS__RECV)
+        snprintf(peer, sizeof peer, " from rank %d", operation->root);
+    return ls__fail(status, "%s #%llu%s of group world on rank %d: %s", ls__kind_name(header->kind),
+                    (unsigned long long)header->sequence, peer, rank, text);
+}
+
+/* The two sides of a difference, in the words of the one who looks. */
+typedef struct sides {
+    const ls__header *mine, *other;
+    int my_rank, other_rank;
+} sides;
+
+static ls_status differ(const sides *s, const char *what, const char *mine, const char *other) {
+    return ls__fail(
+        LS_ERR_MISMATCH,
+        "%s #%llu: ranks disagree on the %s: %s on rank %d, %s on rank %d; every rank must "
+        "make the same calls in the same order",
+        ls__kind_name(s->mine->kind), (unsigned long long)s->mine->sequence, what, mine, s->my_rank,
+        other, s->other_rank);
+}
+
+static ls_status differ_number(const sides *s, const char *what, uint64_t mine, uint64_t other) {
+    char a[24], b[24];
+    snprintf(a, sizeof a, "%llu", (unsigned long long)mine);
+    snprintf(b, sizeof b, "%llu", (unsigned long long)other);
+    return differ(s, what, a, b);
+}
+
+/* A recv is compared as the send it waits for. */
+static int compared_kind(const ls__header *header) {
+    return header->kind == LS__RECV ? LS__SEND : header->kind;
+}
+
+ls_status ls__header_compare(const ls__header *mine, int my_rank, const ls__header *other,
+                             int other_rank) {
+    sides s = {.mine = mine, .other = other, .my_rank = my_rank, .other_rank = other_rank};
+    if (other->magic != LS__HEADER_MAGIC)
+        return ls__fail(LS_ERR_MISMATCH,
+                        "%s #%llu on rank %d: what rank %d sent is no operation of this version "
+                        "(magic 0x%08x, want 0x%08x); all ranks must run the same version",
+                        ls__kind_name(mine->kind), (unsigned long long)mine->sequence, my_rank,
+                        other_rank, other->magic, LS__HEADER_MAGIC);
+    if (mine->group != other->group)
+        return differ_number(&s, "group", mine->group, other->group);
+    if (compared_kind(mine) != compared_kind(other))
+        return differ(&s, "operation", ls__kind_name(mine->kind), ls__kind_name(other->kind));
+    if (mine->sequence != other->sequence)
+        return differ_number(&s, "sequence number", mine->sequence, other->sequence);
+    if (mine->dtype != other->dtype)
+        return differ(&s, "dtype", ls_dtype_name(mine->dtype), ls_dtype_name(other->dtype));
+    if (mine->op != other->op)
+        return differ(&s, "reduction", op_name(mine->op), op_name(other->op));
+    if (mine->count != other->count)
+        return differ_number(&s, mine->kind == LS__ALLOC ? "bytes" : "count", mine->count,
+                             other->count);
+    if (mine->root != other->root)
+        return differ_number(&s, mine->kind == LS__BROADCAST ? "root" : "receiver", mine->root,
+                             other->root);
+    return LS_OK;
+}

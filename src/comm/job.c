@@ -1,0 +1,200 @@
+/* Environment -> place -> transport -> the world's group. All variables: docs/environment.md. */
+#include "base/error.h"
+#include "comm/transport.h"
+#include "comm/work.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct ls_job {
+    ls__job_place place;
+    ls_job_options options;
+    ls_group *world;
+};
+
+/* --- reading variables ------------------------------------------------------------------------- */
+
+/* A variable that is set but empty counts as not set, as in a shell script's VAR= . */
+static const char *variable(const char *name) {
+    const char *value = getenv(name);
+    return value && *value ? value : NULL;
+}
+
+static ls_status read_integer(const char *name, int lowest, int highest, int *number) {
+    const char *text = variable(name);
+    char *end;
+    if (!text)
+        return ls__fail(LS_ERR_ARGUMENT, "%s is not set; want %d to %d", name, lowest, highest);
+    errno = 0;
+    long value = strtol(text, &end, 10);
+    if (errno || *end || end == text || value < lowest || value > highest)
+        return ls__fail(LS_ERR_ARGUMENT, "%s is '%s', want a whole number from %d to %d", name,
+                        text, lowest, highest);
+    *number = (int)value;
+    return LS_OK;
+}
+
+static ls_status read_timeout(const ls_job_options *options, double *seconds) {
+    const char *text = variable("LOCKSTEP_TIMEOUT");
+    *seconds = 300;
+    if (options->timeout_s != 0) {
+        *seconds = options->timeout_s;
+        if (!(*seconds > 0))
+            return ls__fail(LS_ERR_ARGUMENT, "timeout_s is %g, want seconds above 0", *seconds);
+    } else if (text) {
+        char *end;
+        *seconds = strtod(text, &end);
+        if (*end || end == text || !isfinite(*seconds) || *seconds <= 0)
+            return ls__fail(LS_ERR_ARGUMENT, "LOCKSTEP_TIMEOUT is '%s', want seconds above 0",
+                            text);
+    }
+    return LS_OK;
+}
+
+static ls_status read_place(ls__job_place *place) {
+    LS_TRY(read_integer("WORLD_SIZE", 1, 1 << 20, &place->world_size));
+    LS_TRY(read_integer("RANK", 0, place->world_size - 1, &place->rank));
+    /* Without the local pair, every rank counts as alone on its machine unless memory is shared. */
+    place->local_world_size = 1;
+    if (variable("LOCAL_WORLD_SIZE") || variable("LOCAL_RANK")) {
+        place->local_world_size = place->world_size;
+        if (variable("LOCAL_WORLD_SIZE"))
+            LS_TRY(
+                read_integer("LOCAL_WORLD_SIZE", 1, place->world_size, &place->local_world_size));
+        LS_TRY(read_integer("LOCAL_RANK", 0, place->local_world_size - 1, &place->local_rank));
+    }
+    return LS_OK;
+}
+
+/* --- choosing a transport ----------------------------------------------------------------------- */
+
+typedef enum choice { SELF, SHM, TCP } choice;
+
+static ls_status choose(choice *chosen) {
+    const char *forced = variable("LOCKSTEP_TRANSPORT");
+    if (forced && strcmp(forced, "shm") != 0 && strcmp(forced, "tcp") != 0)
+        return ls__fail(LS_ERR_ARGUMENT, "LOCKSTEP_TRANSPORT is '%s', want shm or tcp", forced);
+    if (forced)
+        *chosen = *forced == 's' ? SHM : TCP;
+    else if (variable("LOCKSTEP_SHM_FD"))
+        *chosen = SHM;
+    else
+        *chosen = variable("RANK") || variable("WORLD_SIZE") ? TCP : SELF;
+    return LS_OK;
+}
+
+static ls_status open_shm(ls__transport **transport, ls__job_place *place) {
+    int fd;
+    LS_TRY(read_integer("LOCKSTEP_SHM_FD", 0, INT_MAX, &fd));
+    LS_TRY(read_place(place));
+    if (variable("LOCAL_WORLD_SIZE") && place->local_world_size != place->world_size)
+        return ls__fail(
+            LS_ERR_UNSUPPORTED,
+            "LOCAL_WORLD_SIZE is %d and WORLD_SIZE %d: shared memory joins the ranks of "
+            "one machine only; use LOCKSTEP_TRANSPORT=tcp",
+            place->local_world_size, place->world_size);
+    place->local_world_size = place->world_size;
+    if (!variable("LOCAL_RANK"))
+        place->local_rank = place->rank;
+    return ls__shm_open(transport, place, fd);
+}
+
+static ls_status open_tcp(ls__transport **transport, ls__job_place *place) {
+    int port;
+    LS_TRY(read_place(place));
+    if (place->world_size == 1 && !variable("LOCKSTEP_TRANSPORT"))
+        return ls__self_open(transport, place);
+    if (!variable("MASTER_ADDR"))
+        return ls__fail(LS_ERR_ARGUMENT, "MASTER_ADDR is not set; want the address of rank 0");
+    LS_TRY(read_integer("MASTER_PORT", 1, 65535, &port));
+#ifdef LOCKSTEP_WITH_TCP
+#pragma weak ls__tcp_open
+    if (!ls__tcp_open)
+        return ls__fail(LS_ERR_UNSUPPORTED, "tcp is not part of this build");
+    return ls__tcp_open(transport, place, variable("MASTER_ADDR"), port,
+                        variable("LOCKSTEP_TOKEN"));
+#else
+    return ls__fail(LS_ERR_UNSUPPORTED, "RANK and WORLD_SIZE ask for tcp, which this build lacks; "
+                                        "build with libsodium or use the launcher");
+#endif
+}
+
+static ls_status open_transport(ls__transport **transport, ls__job_place *place) {
+    choice chosen;
+    LS_TRY(choose(&chosen));
+    if (chosen == SHM)
+        return open_shm(transport, place);
+    if (chosen == TCP)
+        return open_tcp(transport, place);
+    return ls__self_open(transport, place);
+}
+
+/* --- the job ------------------------------------------------------------------------------------ */
+
+/* Handed to transports as place->log; drops what is below the wanted level. */
+static void log_line(void *context, ls_log_level level, const char *line) {
+    const ls_job *job = context;
+    if (job->options.log && level <= job->options.level)
+        job->options.log(job->options.log_context, level, line);
+}
+
+ls_status ls_job_init(ls_job **job, const ls_job_options *options) {
+    if (!job)
+        return ls__fail(LS_ERR_ARGUMENT, "job_init: job is NULL");
+    *job = NULL;
+    ls_job *j = calloc(1, sizeof *j);
+    if (!j)
+        return ls__fail(LS_ERR_MEMORY, "no memory for a job");
+    if (options)
+        j->options = *options;
+    if (!j->options.level)
+        j->options.level = LS_LOG_WARNING;
+    j->place = (ls__job_place){.world_size = 1, .local_world_size = 1};
+    j->place.log = log_line;
+    j->place.log_context = j;
+    ls_status status;
+    ls__transport *transport = NULL;
+    LS_TRY_OUT(read_timeout(&j->options, &j->place.timeout_s));
+    LS_TRY_OUT(open_transport(&transport, &j->place));
+    LS_TRY_OUT(ls__group_create(&j->world, transport, j->place.timeout_s));
+    *job = j;
+    return LS_OK;
+out:
+    free(j);
+    return status;
+}
+
+void ls_job_finish(ls_job *job) {
+    if (!job)
+        return;
+    ls__group_destroy(job->world);
+    free(job);
+}
+
+int ls_job_rank(const ls_job *job) {
+    return job->place.rank;
+}
+
+int ls_job_world_size(const ls_job *job) {
+    return job->place.world_size;
+}
+
+int ls_job_local_rank(const ls_job *job) {
+    return job->place.local_rank;
+}
+
+int ls_job_local_world_size(const ls_job *job) {
+    return job->place.local_world_size;
+}
+
+const char *ls_job_transport(const ls_job *job) {
+    return job->world->transport->table->name;
+}
+
+ls_group *ls_job_world(ls_job *job) {
+    return job->world;
+}

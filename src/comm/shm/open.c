@@ -1,0 +1,141 @@
+/* Joining and leaving the segment, and the table of the transport. */
+#include "base/clock.h"
+#include "base/error.h"
+#include "comm/shm/layout.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static ls_status run_kind(ls__shm *shm, ls__operation *operation) {
+    switch ((ls__kind)operation->header.kind) {
+    case LS__ALL_REDUCE:
+        return ls__shm_all_reduce(shm, operation);
+    case LS__REDUCE_SCATTER:
+        return ls__shm_reduce_scatter(shm, operation);
+    case LS__ALL_GATHER:
+        return ls__shm_all_gather(shm, operation);
+    case LS__BROADCAST:
+        return ls__shm_broadcast(shm, operation);
+    case LS__BARRIER:
+        return ls__shm_meet(shm, operation, (ls__shm_notice){.status = LS_OK});
+    case LS__SEND:
+        return ls__shm_send(shm, operation);
+    case LS__RECV:
+        return ls__shm_recv(shm, operation);
+    case LS__ALLOC:
+        return ls__shm_alloc(shm, operation);
+    case LS__FREE:
+        return ls__shm_free(shm, operation);
+    }
+    return ls__operation_fail(LS_ERR_UNSUPPORTED, operation, shm->base.rank, "unknown operation");
+}
+
+static ls_status run(ls__transport *transport, ls__operation *operation) {
+    ls__shm *shm = (ls__shm *)transport;
+    ls__shm_slot *slot = ls__shm_my_slot(shm);
+    atomic_store_explicit(&slot->doing_sequence, operation->header.sequence, memory_order_relaxed);
+    atomic_store_explicit(&slot->doing, operation->header.kind, memory_order_relaxed);
+    ls_status status = run_kind(shm, operation);
+    atomic_store_explicit(&slot->doing, 0, memory_order_relaxed);
+    return status;
+}
+
+static void abort_shm(ls__transport *transport, const char *reason) {
+    ls__shm *shm = (ls__shm *)transport;
+    ls__shm_slot *slot = ls__shm_my_slot(shm);
+    if (!atomic_exchange(&slot->own_written, 1)) {
+        snprintf(slot->own_reason, sizeof slot->own_reason, "%s", reason);
+        uint32_t none = 0;
+        atomic_compare_exchange_strong(&shm->control->aborted, &none,
+                                       (uint32_t)(shm->base.rank + 1));
+    }
+    ls__shm_ring_everyone(shm->control);
+}
+
+static void close_shm(ls__transport *transport) {
+    ls__shm *shm = (ls__shm *)transport;
+    atomic_store(&ls__shm_my_slot(shm)->left, 1);
+    ls__shm_ring_everyone(shm->control);
+    ls__shm_unmap_regions(shm);
+    munmap(shm->control, shm->mapped);
+    close(shm->fd);
+    free(shm);
+}
+
+static const ls__transport_table table = {"shm", run, close_shm, abort_shm};
+
+/* Looking at a word for about 5 us pays where the others run at the same time; where ranks outnumber
+ * cores, the one we wait for needs this core. */
+static int spins_for(int ranks) {
+    cpu_set_t cores;
+    int count = sched_getaffinity(0, sizeof cores, &cores) ? 1 : CPU_COUNT(&cores);
+    return ranks <= count ? 100 : 5;
+}
+
+/* Takes slot `rank`; two processes with one rank would both write there. */
+static ls_status claim_slot(ls__shm *shm) {
+    ls__shm_slot *slot = ls__shm_my_slot(shm);
+    uint32_t none = 0, pid = (uint32_t)getpid();
+    atomic_store(&slot->start_time, ls__process_start_time(pid));
+    if (!atomic_compare_exchange_strong(&slot->pid, &none, pid))
+        return ls__fail(
+            LS_ERR_STATE,
+            "rank %d of this job is already taken by pid %u; a process can join a job once",
+            shm->base.rank, none);
+    return LS_OK;
+}
+
+/* Waits until all ranks are there. */
+static ls_status wait_for_all(ls__shm *shm, double timeout_s) {
+    ls__operation join = {.header = {.magic = LS__HEADER_MAGIC, .kind = LS__BARRIER, .group = 1}};
+    join.times.begin_ns = ls__now_ns();
+    join.times.last_rank = -1;
+    join.deadline = ls__deadline_ns(timeout_s);
+    ls_status status = run(&shm->base, &join);
+    if (status != LS_OK) {
+        ls__fail_context(status, "joining the job");
+        abort_shm(&shm->base, ls_error_text());
+    }
+    return status;
+}
+
+ls_status ls__shm_open(ls__transport **transport, const ls__job_place *place, int segment_fd) {
+    ls_status status;
+    ls__shm *shm = calloc(1, sizeof *shm);
+    if (!shm)
+        return ls__fail(LS_ERR_MEMORY, "no memory for a job");
+    shm->base = (ls__transport){.table = &table, .rank = place->rank, .size = place->world_size};
+    shm->spins = spins_for(place->world_size);
+    shm->fd = fcntl(segment_fd, F_DUPFD_CLOEXEC, 0);
+    if (shm->fd < 0) {
+        status = ls__fail_errno(LS_ERR_ARGUMENT, errno, "LOCKSTEP_SHM_FD=%d", segment_fd);
+        goto out;
+    }
+    LS_TRY_OUT(ls__shm_map(shm->fd, &shm->control, &shm->mapped));
+    if ((int)shm->control->ranks != place->world_size) {
+        status =
+            ls__fail(LS_ERR_ARGUMENT, "WORLD_SIZE is %d, but the shared memory is for %u ranks",
+                     place->world_size, shm->control->ranks);
+        goto out;
+    }
+    LS_TRY_OUT(claim_slot(shm));
+    status = wait_for_all(shm, place->timeout_s);
+    if (status != LS_OK) {
+        close_shm(&shm->base);
+        return status;
+    }
+    *transport = &shm->base;
+    return LS_OK;
+out:
+    if (shm->control)
+        munmap(shm->control, shm->mapped);
+    if (shm->fd >= 0)
+        close(shm->fd);
+    free(shm);
+    return status;
+}

@@ -1,0 +1,208 @@
+/* Who runs an operation: the first in the queue is run by whoever comes first among the thread that
+ * waits for it and, for a started one, the group's own thread. So a blocking call on an idle group
+ * costs no change of thread, and a wait on a started one that has not begun takes it over. */
+#include "comm/work.h"
+
+#include "base/clock.h"
+#include "base/error.h"
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- running one operation ------------------------------------------------------------------- */
+
+/* Called without the lock, with group->running set. */
+static void run_operation(ls_group *group, ls_work *work) {
+    ls__operation *operation = &work->operation;
+    ls__transport *transport = group->transport;
+    operation->times.begin_ns = ls__now_ns();
+    operation->times.last_rank = -1;
+    operation->deadline = ls__deadline_ns(group->timeout_s);
+    work->status = transport->table->run(transport, operation);
+    operation->times.end_ns = ls__now_ns();
+    if (operation->times.ready_ns == 0)
+        operation->times.ready_ns = operation->times.begin_ns;
+    if (work->status == LS_OK)
+        return;
+    snprintf(work->text, sizeof work->text, "%s", ls_error_text());
+    /* Peers are in the middle of something with this rank: tell them, so they need not time out. */
+    if (work->status != LS_ERR_ARGUMENT)
+        transport->table->abort(transport, work->text);
+}
+
+/* Takes the first of the queue and runs it. Called with the lock, which is open meanwhile. */
+static void run_first(ls_group *group) {
+    ls_work *work = group->first;
+    group->first = work->next;
+    if (!group->first)
+        group->last = NULL;
+    if (group->broken != LS_OK) {
+        work->status = group->broken;
+        memcpy(work->text, group->broken_text, sizeof work->text);
+    } else {
+        group->running = true;
+        pthread_mutex_unlock(&group->lock);
+        run_operation(group, work);
+        pthread_mutex_lock(&group->lock);
+        group->running = false;
+        if (work->status != LS_OK && work->status != LS_ERR_ARGUMENT) {
+            group->broken = work->status;
+            memcpy(group->broken_text, work->text, sizeof group->broken_text);
+        }
+    }
+    /* After this store the waiting thread may free the work. */
+    atomic_store_explicit(&work->done, true, memory_order_release);
+    pthread_cond_broadcast(&group->changed);
+}
+
+static void *progress(void *argument) {
+    ls_group *group = argument;
+    pthread_mutex_lock(&group->lock);
+    while (!group->stop || group->first) {
+        if (group->first && !group->running && !group->first->blocking)
+            run_first(group);
+        else
+            pthread_cond_wait(&group->changed, &group->lock);
+    }
+    pthread_mutex_unlock(&group->lock);
+    return NULL;
+}
+
+/* Called with the lock. The thread takes no signals: those belong to the program's own threads. */
+static ls_status ensure_thread(ls_group *group) {
+    if (group->has_thread)
+        return LS_OK;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&group->thread, NULL, progress, group);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error)
+        return ls__fail_errno(LS_ERR_SYSTEM, error, "cannot create the group's thread");
+    group->has_thread = true;
+    return LS_OK;
+}
+
+/* --- submitting and waiting ------------------------------------------------------------------ */
+
+static void number(ls_group *group, ls__operation *operation) {
+    ls__header *header = &operation->header;
+    if (header->kind == LS__SEND)
+        header->sequence = ++group->sent[operation->root];
+    else if (header->kind == LS__RECV)
+        header->sequence = ++group->received[operation->root];
+    else
+        header->sequence = ++group->collectives;
+}
+
+/* Called with the lock. */
+static ls_status submit(ls_group *group, ls_work *work) {
+    if (group->broken != LS_OK)
+        return ls__fail(group->broken, "%s", group->broken_text);
+    if (!work->blocking)
+        LS_TRY(ensure_thread(group));
+    number(group, &work->operation);
+    work->operation.times.queued_ns = ls__now_ns();
+    if (group->last)
+        group->last->next = work;
+    else
+        group->first = work;
+    group->last = work;
+    return LS_OK;
+}
+
+/* Called with the lock. */
+static ls_status wait_for(ls_group *group, ls_work *work) {
+    while (!atomic_load_explicit(&work->done, memory_order_relaxed)) {
+        if (group->first == work && !group->running)
+            run_first(group);
+        else
+            pthread_cond_wait(&group->changed, &group->lock);
+    }
+    return work->status == LS_OK ? LS_OK : ls__fail(work->status, "%s", work->text);
+}
+
+ls_status ls__work_run(ls_group *group, const ls__operation *operation) {
+    ls_work work = {.operation = *operation, .group = group, .blocking = true};
+    pthread_mutex_lock(&group->lock);
+    ls_status status = submit(group, &work);
+    if (status == LS_OK)
+        status = wait_for(group, &work);
+    pthread_mutex_unlock(&group->lock);
+    return status;
+}
+
+ls_status ls__work_start(ls_group *group, const ls__operation *operation, ls_work **work) {
+    ls_work *new_work = calloc(1, sizeof *new_work);
+    if (!new_work)
+        return ls__fail(LS_ERR_MEMORY, "%s: no memory for a work handle",
+                        ls__kind_name(operation->header.kind));
+    new_work->operation = *operation;
+    new_work->group = group;
+    pthread_mutex_lock(&group->lock);
+    ls_status status = submit(group, new_work);
+    if (status == LS_OK)
+        pthread_cond_broadcast(&group->changed);
+    pthread_mutex_unlock(&group->lock);
+    if (status == LS_OK)
+        *work = new_work;
+    else
+        free(new_work);
+    return status;
+}
+
+ls_status ls_work_wait(ls_work *work, ls_work_times *times) {
+    if (!work)
+        return ls__fail(LS_ERR_ARGUMENT, "work_wait: work is NULL");
+    ls_group *group = work->group;
+    pthread_mutex_lock(&group->lock);
+    ls_status status = wait_for(group, work);
+    pthread_mutex_unlock(&group->lock);
+    if (times)
+        *times = work->operation.times;
+    free(work);
+    return status;
+}
+
+int ls_work_done(const ls_work *work) {
+    return atomic_load_explicit(&work->done, memory_order_acquire);
+}
+
+/* --- the group's life ------------------------------------------------------------------------ */
+
+ls_status ls__group_create(ls_group **group, ls__transport *transport, double timeout_s) {
+    ls_group *g = calloc(1, sizeof *g);
+    uint64_t *counters = calloc(2 * (size_t)transport->size, sizeof *counters);
+    if (!g || !counters) {
+        free(g);
+        free(counters);
+        transport->table->close(transport);
+        return ls__fail(LS_ERR_MEMORY, "no memory for a group of %d ranks", transport->size);
+    }
+    g->transport = transport;
+    g->timeout_s = timeout_s;
+    g->sent = counters;
+    g->received = counters + transport->size;
+    pthread_mutex_init(&g->lock, NULL);
+    pthread_cond_init(&g->changed, NULL);
+    *group = g;
+    return LS_OK;
+}
+
+void ls__group_destroy(ls_group *group) {
+    if (!group)
+        return;
+    pthread_mutex_lock(&group->lock);
+    group->stop = true;
+    bool has_thread = group->has_thread;
+    pthread_cond_broadcast(&group->changed);
+    pthread_mutex_unlock(&group->lock);
+    if (has_thread)
+        pthread_join(group->thread, NULL);
+    group->transport->table->close(group->transport);
+    pthread_mutex_destroy(&group->lock);
+    pthread_cond_destroy(&group->changed);
+    free(group->sent);
+    free(group);
+}

@@ -1,0 +1,47 @@
+/* The queue of a group: operations run one after the other, in the order they were submitted. */
+#ifndef LS_COMM_WORK_H
+#define LS_COMM_WORK_H
+
+#include "comm/transport.h"
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum { LS__TEXT_BYTES = 1024 };
+
+struct ls_work {
+    ls__operation operation;
+    ls_group *group;
+    struct ls_work *next;
+    bool blocking; /* run by the thread that waits for it, never by the group's own */
+    atomic_bool done;
+    ls_status status;
+    char text[LS__TEXT_BYTES]; /* error text, for the thread that waits */
+};
+
+struct ls_group {
+    ls__transport *transport; /* owned */
+    double timeout_s;
+    pthread_mutex_t lock; /* guards what follows */
+    pthread_cond_t changed;
+    ls_work *first, *last; /* not yet begun */
+    bool running;          /* somebody is inside transport->run */
+    bool stop;
+    bool has_thread; /* the group's own, made at the first started operation */
+    pthread_t thread;
+    ls_status broken; /* LS_OK while the group works */
+    char broken_text[LS__TEXT_BYTES];
+    uint64_t collectives;      /* how many were submitted */
+    uint64_t *sent, *received; /* the same for each peer */
+};
+
+/* Takes the transport over, also on failure. */
+ls_status ls__group_create(ls_group **group, ls__transport *transport, double timeout_s);
+/* Runs what was started, then ends the transport. NULL is allowed. */
+void ls__group_destroy(ls_group *group);
+
+/* Numbers the operation (header.sequence), runs it in its turn and returns its status. */
+ls_status ls__work_run(ls_group *group, const ls__operation *operation);
+/* The same, but returns at once; *work is for ls_work_wait. */
+ls_status ls__work_start(ls_group *group, const ls__operation *operation, ls_work **work);
+
+#endif
