@@ -14,38 +14,62 @@ struct ls_parameter {
     size_t index;       /* in its model's list */
     bool decay;         /* takes part in weight decay: two or more dimensions */
     ls_tensor value;    /* value.data is device memory the parameter owns */
-    float *gradient;    /* where backward (statistics: forward) writes; moved by whoever reduces */
+    float *gradient;    /* where backward (statistics: forward) writes; moved by whoever reduces.
+                           NULL: backward takes device memory for it when it has one to write */
     bool owns_gradient; /* freed with the parameter */
     bool managed;       /* a ddp reduces it: the optimizer insists on `reduced` */
     bool reduced;       /* the gradient is the job's average for the current step */
     bool present;       /* the gradient was written since the optimizer's last step */
 
-    /* During one forward and backward: */
-    size_t uses;  /* recorded uses whose contribution is still to come */
-    bool written; /* a contribution is in: the next one adds */
+    size_t slot; /* where the tape that used it last keeps its counts. A hint: any number will do */
+    ls_tensor gradient_view; /* what ls_tensor_grad(value) returns */
 };
 
-/* One recorded operation. An operation's file keeps a struct in the arena that begins with this. */
+/* One recorded operation. An operation's file keeps a struct that begins with this. */
 typedef struct ls__node ls__node;
+typedef ls_status (*ls__backward_fn)(ls_step *step, ls__node *node);
 struct ls__node {
     const char *name;
-    /* Reads output->grad, contributes to the inputs through ls__tape_gradient. */
-    ls_status (*backward)(ls_step *step, ls__node *node);
+    ls__backward_fn backward; /* reads output->grad, contributes through ls__tape_gradient */
     ls_tensor *output;
-    ls_tensor *inputs[3]; /* tensors it sends gradients to; NULL where none */
-    ls__node *previous;   /* filled by the tape */
+    ls_tensor **inputs; /* (input_count) what it may send gradients to; NULL where none */
+    size_t input_count;
+    ls__node *previous;
 };
 
-/* Records `node` when the step is training and one of its inputs needs a gradient: then output
- * needs one too, and uses of parameters are counted. Otherwise does nothing. */
-void ls__tape_record(ls_step *step, ls__node *node);
+/* For step.c. reset forgets what was recorded, and what became of it. */
+ls_status ls__tape_create(ls__tape **tape);
+void ls__tape_destroy(ls__tape *tape);
+void ls__tape_reset(ls__tape *tape);
+
+/* True when the step is training and one of the inputs wants a gradient: what the operation's
+ * backward will need must then be kept, and ls__tape_record be called. */
+bool ls__tape_wants(const ls_step *step, ls_tensor *const *inputs, size_t count);
+
+/* Appends a node of node_bytes (at least sizeof(ls__node), the rest zeroed for the caller to fill).
+ * `output` wants a gradient from now on; uses of weights are counted. NULL after ls__step_fail. */
+void *ls__tape_record(ls_step *step, const char *name, ls__backward_fn backward, ls_tensor *output,
+                      ls_tensor *const *inputs, size_t input_count, size_t node_bytes);
+
+/* ls__tape_record where ls__tape_wants, for an operation that keeps nothing else. Returns output, or
+ * NULL after ls__step_fail. */
+ls_tensor *ls__tape_finish(ls_step *step, const char *name, ls__backward_fn backward,
+                           ls_tensor *output, ls_tensor *const *inputs, size_t input_count);
 
 /* Where a backward puts its contribution to `tensor`; *accumulate says whether to overwrite or to
- * add. *destination is NULL when nobody wants it: skip the work. */
+ * add. *destination is NULL when nobody wants it: skip the work. Asking is a promise to write. */
 ls_status ls__tape_gradient(ls_step *step, ls_tensor *tensor, void **destination, bool *accumulate);
 
-/* The weights in the order in which ls_backward will report them ready, read off the tape recorded
- * so far. `order` has room for `capacity`; returns how many there are. */
+/* The value of output->grad of an operation whose output is a scalar. */
+ls_status ls__tape_scalar_gradient(ls_step *step, const ls__node *node, float *value);
+
+/* For layers with running statistics, in training: *destination is the parameter's gradient storage,
+ * to be overwritten in this forward; ls_backward then reports the parameter, before any weight. */
+ls_status ls__tape_statistic(ls_step *step, ls_parameter *parameter, float **destination);
+
+/* The parameters in the order in which ls_backward will report them ready, read off the tape
+ * recorded so far. Also names weights that no gradient will reach; ls_backward leaves those out.
+ * `order` has room for `capacity`; returns how many there are. */
 size_t ls__tape_ready_order(ls_step *step, ls_parameter **order, size_t capacity);
 
 #endif

@@ -27,7 +27,8 @@ struct ls_step {
     bool training;
     uint64_t *samples; /* (sample_count) global sample numbers */
     size_t sample_count, sample_capacity;
-    ls__arena *arena;
+    ls__arena *arena;   /* elements: device memory */
+    ls__arena *records; /* ls_tensor, ls__node: host memory */
     ls__tape *tape;
     ls_status status; /* the first error, and its text */
     char error[1024];
@@ -37,14 +38,29 @@ struct ls_step {
  * an operation can `return ls__step_fail(step, ls__fail(...))`. */
 void *ls__step_fail(ls_step *step, ls_status status);
 
-/* `bytes` bytes of the arena, 64-byte aligned; NULL after ls__step_fail. */
+/* `bytes` bytes of device memory in the arena, 64-byte aligned; NULL after ls__step_fail. */
 void *ls__step_alloc(ls_step *step, size_t bytes);
+
+/* The same in host memory, zeroed: for structures. */
+void *ls__step_alloc_record(ls_step *step, size_t bytes);
 
 /* True when `tensor` is there and has this dtype; otherwise fails the step, naming `operation`. */
 bool ls__tensor_check(ls_step *step, const ls_tensor *tensor, ls_dtype dtype,
                       const char *operation);
 
+/* A new tensor with the dtype and shape of `tensor`. */
+ls_tensor *ls__tensor_like(ls_step *step, const ls_tensor *tensor);
+
+bool ls__tensor_same_shape(const ls_tensor *a, const ls_tensor *b);
+
+/* Product of the extents of dimensions [begin, end). */
+size_t ls__tensor_span(const ls_tensor *tensor, size_t begin, size_t end);
+
+enum { LS__SHAPE_TEXT = 160 };
+
 /* Writes "(2, 3)" for messages; returns text. */
 char *ls__shape_text(const size_t *shape, size_t dims, char *text, size_t size);
+/* The tensor's shape; text has LS__SHAPE_TEXT bytes. */
+char *ls__tensor_text(const ls_tensor *tensor, char *text);
 
 #endif

@@ -1,0 +1,287 @@
+#include "autograd/tape.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What one step knows about a parameter it used. It is here and not in the parameter, so that a step
+ * that is given up, or two steps over one model, leave nothing behind that could be counted twice. */
+struct slot {
+    ls_parameter *parameter;
+    size_t uses;  /* recorded */
+    size_t left;  /* of them, still to come in ls_backward */
+    size_t seen;  /* of them, passed by ls__tape_ready_order */
+    bool written; /* a contribution is in: the next one adds */
+};
+
+struct ls__tape {
+    ls__node *last;
+    struct slot *slots; /* in the order of first use */
+    size_t count, capacity;
+    bool walked; /* ls_backward was called */
+};
+
+ls_status ls__tape_create(ls__tape **tape) {
+    *tape = calloc(1, sizeof **tape);
+    return *tape ? LS_OK
+                 : ls__fail(LS_ERR_MEMORY, "tape: no memory for its %zu bytes", sizeof **tape);
+}
+
+void ls__tape_destroy(ls__tape *tape) {
+    if (!tape)
+        return;
+    free(tape->slots);
+    free(tape);
+}
+
+void ls__tape_reset(ls__tape *tape) {
+    tape->last = NULL;
+    tape->count = 0;
+    tape->walked = false;
+}
+
+/* --- parameters of this step --- */
+
+static bool is_weight(const ls_tensor *tensor) {
+    return tensor && tensor->parameter && tensor->parameter->role == LS_WEIGHT;
+}
+
+static bool wants_gradient(const ls_tensor *tensor) {
+    return tensor && (tensor->parameter ? is_weight(tensor) : tensor->need_grad);
+}
+
+static struct slot *find_slot(ls__tape *tape, const ls_parameter *parameter) {
+    if (parameter->slot < tape->count && tape->slots[parameter->slot].parameter == parameter)
+        return &tape->slots[parameter->slot];
+    for (size_t i = 0; i < tape->count; i++)
+        if (tape->slots[i].parameter == parameter)
+            return &tape->slots[i];
+    return NULL;
+}
+
+static ls_status find_or_add_slot(ls__tape *tape, ls_parameter *parameter, struct slot **slot) {
+    *slot = find_slot(tape, parameter);
+    if (*slot)
+        return LS_OK;
+    if (tape->count == tape->capacity) {
+        size_t capacity = tape->capacity ? 2 * tape->capacity : 64;
+        struct slot *grown = realloc(tape->slots, capacity * sizeof *grown);
+        if (!grown)
+            return ls__fail(LS_ERR_MEMORY, "tape: no memory for %zu parameters", capacity);
+        tape->slots = grown;
+        tape->capacity = capacity;
+    }
+    parameter->slot = tape->count++;
+    *slot = &tape->slots[parameter->slot];
+    **slot = (struct slot){.parameter = parameter};
+    return LS_OK;
+}
+
+static ls_status ensure_storage(ls_device *device, ls_parameter *parameter) {
+    if (parameter->gradient)
+        return LS_OK;
+    void *memory = NULL;
+    LS_TRY(device->table->alloc(device, parameter->value.count * sizeof(float), &memory));
+    parameter->gradient = memory;
+    parameter->owns_gradient = true;
+    return LS_OK;
+}
+
+/* --- recording --- */
+
+bool ls__tape_wants(const ls_step *step, ls_tensor *const *inputs, size_t count) {
+    for (size_t i = 0; step->training && i < count; i++)
+        if (wants_gradient(inputs[i]))
+            return true;
+    return false;
+}
+
+void *ls__tape_record(ls_step *step, const char *name, ls__backward_fn backward, ls_tensor *output,
+                      ls_tensor *const *inputs, size_t input_count, size_t node_bytes) {
+    ls__node *node = ls__step_alloc_record(step, node_bytes);
+    ls_tensor **kept = ls__step_alloc_record(step, input_count * sizeof *kept);
+    if (!node || !kept)
+        return NULL;
+    memcpy(kept, inputs, input_count * sizeof *kept);
+    for (size_t i = 0; i < input_count; i++) {
+        if (!is_weight(kept[i]))
+            continue;
+        struct slot *slot = NULL;
+        ls_status status = find_or_add_slot(step->tape, kept[i]->parameter, &slot);
+        if (status != LS_OK)
+            return ls__step_fail(step, status);
+        slot->uses++;
+    }
+    node->name = name;
+    node->backward = backward;
+    node->output = output;
+    node->inputs = kept;
+    node->input_count = input_count;
+    node->previous = step->tape->last;
+    step->tape->last = node;
+    output->need_grad = true;
+    return node;
+}
+
+ls_tensor *ls__tape_finish(ls_step *step, const char *name, ls__backward_fn backward,
+                           ls_tensor *output, ls_tensor *const *inputs, size_t input_count) {
+    if (ls__tape_wants(step, inputs, input_count) &&
+        !ls__tape_record(step, name, backward, output, inputs, input_count, sizeof(ls__node)))
+        return NULL;
+    return output;
+}
+
+ls_status ls__tape_statistic(ls_step *step, ls_parameter *parameter, float **destination) {
+    struct slot *slot = NULL;
+    LS_TRY(ensure_storage(step->device, parameter));
+    LS_TRY(find_or_add_slot(step->tape, parameter, &slot));
+    slot->written = true;
+    *destination = parameter->gradient;
+    return LS_OK;
+}
+
+/* --- walking back --- */
+
+ls_status ls__tape_gradient(ls_step *step, ls_tensor *tensor, void **destination,
+                            bool *accumulate) {
+    *destination = NULL;
+    *accumulate = false;
+    if (!wants_gradient(tensor))
+        return LS_OK;
+    if (tensor->parameter) {
+        struct slot *slot = find_slot(step->tape, tensor->parameter);
+        if (!slot)
+            return ls__fail(LS_ERR_STATE, "backward: no use of weight %s was recorded",
+                            tensor->parameter->name);
+        LS_TRY(ensure_storage(step->device, tensor->parameter));
+        *destination = tensor->parameter->gradient;
+        *accumulate = slot->written;
+        slot->written = true;
+        return LS_OK;
+    }
+    *accumulate = tensor->grad != NULL;
+    if (!tensor->grad)
+        tensor->grad = ls__tensor_like(step, tensor);
+    if (!tensor->grad)
+        return step->status;
+    *destination = tensor->grad->data;
+    return LS_OK;
+}
+
+ls_status ls__tape_scalar_gradient(ls_step *step, const ls__node *node, float *value) {
+    return step->device->table->copy(step->device, value, node->output->grad->data, sizeof *value);
+}
+
+static ls_status report(ls_parameter *parameter, ls_gradient_ready_fn ready, void *context) {
+    parameter->present = true;
+    return ready ? ready(context, parameter) : LS_OK;
+}
+
+/* Statistics were complete when forward ended. */
+static ls_status report_statistics(ls__tape *tape, ls_gradient_ready_fn ready, void *context) {
+    for (size_t i = 0; i < tape->count; i++)
+        if (tape->slots[i].parameter->role == LS_STATISTIC)
+            LS_TRY(report(tape->slots[i].parameter, ready, context));
+    return LS_OK;
+}
+
+/* loss->grad = 1 */
+static ls_status seed_gradient(ls_step *step, ls_tensor *loss) {
+    const ls__device_table *table = step->device->table;
+    void *one;
+    bool accumulate;
+    LS_TRY(ls__tape_gradient(step, loss, &one, &accumulate));
+    if (!one) /* no weight had part in it */
+        return LS_OK;
+    LS_TRY(table->zero(step->device, one, sizeof(float)));
+    return table->affine(step->device, LS_F32, 1, 1.0F, 1.0F, one, one, false);
+}
+
+/* Uses in a branch that nothing flowed into count down as well: what is left decides. */
+static ls_status walk(ls_step *step, ls_gradient_ready_fn ready, void *context) {
+    ls__tape *tape = step->tape;
+    for (ls__node *node = tape->last; node; node = node->previous) {
+        if (node->output->grad) {
+            ls_status status = node->backward(step, node);
+            if (status != LS_OK)
+                return ls__fail_context(status, "backward of %s", node->name);
+        }
+        for (size_t i = 0; i < node->input_count; i++) {
+            if (!is_weight(node->inputs[i]))
+                continue;
+            struct slot *slot = find_slot(tape, node->inputs[i]->parameter);
+            if (--slot->left == 0 && slot->written)
+                LS_TRY(report(slot->parameter, ready, context));
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status check_backward(const ls_step *step, const ls_tensor *loss) {
+    if (!step)
+        return ls__fail(LS_ERR_ARGUMENT, "backward: step is NULL");
+    LS_TRY(ls_step_status(step));
+    if (!step->training)
+        return ls__fail(LS_ERR_STATE,
+                        "backward: the step is not training, so no tape was recorded: "
+                        "set training in ls_step_begin's mode");
+    if (step->tape->walked)
+        return ls__fail(LS_ERR_STATE, "backward: called twice in one step; add the losses instead");
+    if (!loss)
+        return ls__fail(LS_ERR_ARGUMENT, "backward: loss is NULL");
+    char text[LS__SHAPE_TEXT];
+    if (loss->count != 1 || loss->dtype != LS_F32)
+        return ls__fail(LS_ERR_ARGUMENT, "backward: loss is %s %s, want one F32 element",
+                        ls_dtype_name(loss->dtype), ls__tensor_text(loss, text));
+    if (loss->parameter)
+        return ls__fail(LS_ERR_ARGUMENT, "backward: loss is parameter %s, want a result",
+                        loss->parameter->name);
+    return LS_OK;
+}
+
+ls_status ls_backward(ls_step *step, ls_tensor *loss, ls_gradient_ready_fn ready, void *context) {
+    LS_TRY(check_backward(step, loss));
+    ls__tape *tape = step->tape;
+    tape->walked = true;
+    for (size_t i = 0; i < tape->count; i++)
+        tape->slots[i].left = tape->slots[i].uses;
+    ls_status status = report_statistics(tape, ready, context);
+    if (status == LS_OK)
+        status = seed_gradient(step, loss);
+    if (status == LS_OK)
+        status = walk(step, ready, context);
+    if (status != LS_OK)
+        ls__step_fail(step, status);
+    return status;
+}
+
+size_t ls__tape_ready_order(ls_step *step, ls_parameter **order, size_t capacity) {
+    ls__tape *tape = step->tape;
+    size_t n = 0;
+    for (size_t i = 0; i < tape->count; i++) {
+        struct slot *slot = &tape->slots[i];
+        slot->seen = 0;
+        if (slot->parameter->role == LS_STATISTIC && n++ < capacity)
+            order[n - 1] = slot->parameter;
+    }
+    for (ls__node *node = tape->last; node; node = node->previous)
+        for (size_t i = 0; i < node->input_count; i++) {
+            if (!is_weight(node->inputs[i]))
+                continue;
+            struct slot *slot = find_slot(tape, node->inputs[i]->parameter);
+            if (++slot->seen == slot->uses && n++ < capacity)
+                order[n - 1] = slot->parameter;
+        }
+    return n;
+}
+
+ls_tensor *ls_tensor_grad(ls_tensor *tensor) {
+    if (!tensor || !tensor->parameter)
+        return tensor ? tensor->grad : NULL;
+    ls_parameter *parameter = tensor->parameter;
+    if (parameter->role != LS_WEIGHT || !parameter->present)
+        return NULL;
+    parameter->gradient_view = parameter->value;
+    parameter->gradient_view.parameter = NULL;
+    parameter->gradient_view.data = parameter->gradient;
+    return &parameter->gradient_view;
+}

@@ -1,0 +1,26 @@
+/* Bump allocation for what lives as long as one step.
+ *
+ * Memory is taken in chunks. A reset after a step that needed several replaces them by one of the
+ * largest size held so far, so that steps of equal shapes take no memory from the third on and get
+ * the same addresses. Under AddressSanitizer what is not handed out is poisoned. */
+#ifndef LS_TENSOR_ARENA_H
+#define LS_TENSOR_ARENA_H
+
+#include "device/device.h"
+
+typedef struct ls__arena ls__arena;
+
+/* Chunks come from the device; from the host where device is NULL. Takes no chunk yet. */
+ls_status ls__arena_create(ls__arena **arena, ls_device *device);
+void ls__arena_destroy(ls__arena *arena);
+
+/* `bytes` bytes, 64-byte aligned, not zeroed, until the next reset. */
+ls_status ls__arena_alloc(ls__arena *arena, size_t bytes, void **memory);
+
+/* Frees everything handed out. On failure the arena is empty and can be used. */
+ls_status ls__arena_reset(ls__arena *arena);
+
+/* The largest number of bytes in use at once so far. */
+size_t ls__arena_peak(const ls__arena *arena);
+
+#endif
