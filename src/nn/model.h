@@ -19,4 +19,9 @@ struct ls_model {
     size_t input_elements;     /* image models: of one sample; else 0 */
 };
 
+/* Makes a model of a tree of modules: lists the parameters. For ls_model_create, and for trees that
+ * no spec names. Takes `root` over, also on failure. The spec, the context and so on are the
+ * caller's to fill; ls_model_forward wants them. */
+ls_status ls__model_adopt(ls_model **model, ls_device *device, ls__module *root);
+
 #endif
