@@ -35,6 +35,8 @@ typedef struct ls__launch_options {
     const char *command; /* whose name messages carry; default "lockstep run" */
     int ranks;
     char *const *argv; /* program and arguments, NULL ends; the program is searched on PATH */
+    const char
+        *program; /* what to execute where it is not argv[0]: "/proc/self/exe" is ourselves */
     ls__launch_transport transport;
     ls__launch_prefix prefix;
     /* Rank 0 speaks for the job: its output passes unprefixed ('\r' ends a line as well, for progress

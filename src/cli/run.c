@@ -1,0 +1,130 @@
+/* lockstep run: any program as N ranks on this machine. */
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "launch/launch.h"
+#include <stdio.h>
+
+typedef struct run_settings {
+    const char *ranks;
+    int transport, bind, format;
+    bool prefix, no_prefix;
+    double grace, stop_grace;
+} run_settings;
+
+static const char *const examples[] = {
+    "lockstep run -n 4 ./trainer --epochs 3",
+    "lockstep run -n auto --no-prefix -- python3 train.py",
+    "lockstep run -n 2 --transport tcp --format json ./trainer",
+    NULL,
+};
+
+static int launch(const run_settings *settings, const ls__command *command, char **argv) {
+    int64_t ranks;
+    const char *why;
+    if (!ls__ranks_parse(settings->ranks, &ranks, &why))
+        return ls__usage_error(command, "-n: '%.40s' %s", settings->ranks, why);
+    if (settings->prefix && settings->no_prefix)
+        return ls__usage_error(command, "--prefix and --no-prefix contradict each other");
+    const ls__launch_options options = {
+        .command = "lockstep run",
+        .ranks = (int)ranks,
+        .argv = argv,
+        .transport = settings->transport == 1 ? LS__LAUNCH_TCP : LS__LAUNCH_SHM,
+        .prefix = settings->prefix      ? LS__LAUNCH_PREFIX_ALWAYS
+                  : settings->no_prefix ? LS__LAUNCH_PREFIX_NEVER
+                                        : LS__LAUNCH_PREFIX_AUTO,
+        .unbound = settings->bind == 1,
+        .grace_s = settings->grace,
+        .stop_grace_s = settings->stop_grace,
+        .json = settings->format == 1,
+    };
+    int code;
+    if (ls__launch(&options, &code) != LS_OK)
+        fprintf(stderr, "lockstep run: %s\n", ls_error_text());
+    return code;
+}
+
+int ls__cli_run(int argc, char **argv) {
+    run_settings settings = {.grace = 0.5, .stop_grace = 5};
+    const ls__option options[] = {
+        {.group = "Ranks",
+         .name = "ranks",
+         .letter = 'n',
+         .kind = LS__OPTION_TEXT,
+         .placeholder = "N",
+         .text = &settings.ranks,
+         .help = "how many; auto: one for each core. --nproc-per-node means the same"},
+        {.name = "nproc-per-node",
+         .kind = LS__OPTION_TEXT,
+         .placeholder = "N",
+         .text = &settings.ranks},
+        {.name = "bind",
+         .kind = LS__OPTION_CHOICE,
+         .choices = "core|none",
+         .choice = &settings.bind,
+         .fallback = "core",
+         .help = "core: divide the cores among the ranks, none where ranks outnumber cores"},
+        {.name = "transport",
+         .kind = LS__OPTION_CHOICE,
+         .choices = "shm|tcp",
+         .choice = &settings.transport,
+         .fallback = "shm",
+         .help = "how ranks meet: shared memory, or tcp over loopback"},
+        {.group = "Output",
+         .name = "prefix",
+         .kind = LS__OPTION_FLAG,
+         .flag = &settings.prefix,
+         .help = "put [rank 0] in front of every line [when there are several ranks]"},
+        {.name = "no-prefix",
+         .kind = LS__OPTION_FLAG,
+         .flag = &settings.no_prefix,
+         .help = "leave the lines as they are; they still come whole"},
+        {.name = "format",
+         .kind = LS__OPTION_CHOICE,
+         .choices = "text|json",
+         .choice = &settings.format,
+         .fallback = "text",
+         .help = "json: how the job ended, as one JSON object on the last line of stdout"},
+        {.group = "Ending",
+         .name = "grace",
+         .kind = LS__OPTION_REAL,
+         .placeholder = "SECONDS",
+         .real = &settings.grace,
+         .low = 0.001,
+         .high = 86400,
+         .fallback = "0.5",
+         .help = "when a rank failed, time for the others to end by themselves; then SIGTERM, and "
+                 "SIGKILL 0.4 s later"},
+        {.name = "stop-grace",
+         .kind = LS__OPTION_REAL,
+         .placeholder = "SECONDS",
+         .real = &settings.stop_grace,
+         .low = 0.001,
+         .high = 86400,
+         .fallback = "5",
+         .help = "after Ctrl-C or SIGTERM, which the ranks get too, time until SIGKILL; a second "
+                 "Ctrl-C kills at once"},
+    };
+    const ls__command command = {
+        .name = "run",
+        .usage = "lockstep run -n N [options] [--] PROGRAM [ARGUMENTS]",
+        .summary =
+            "Starts PROGRAM as N ranks on this machine. Each finds RANK, WORLD_SIZE, LOCAL_RANK, "
+            "MASTER_ADDR and the like in its environment, as under torchrun, and programs that "
+            "use Lockstep meet through shared memory without any port. The first rank that "
+            "fails ends the job and is reported with its last lines; nothing is left running, "
+            "whatever happens to the launcher.",
+        .options = options,
+        .option_count = sizeof options / sizeof options[0],
+        .examples = examples,
+        .stop_at_positional = true,
+    };
+    int first, code;
+    if (!ls__options_parse(&command, argc, argv, &first, &code))
+        return code;
+    if (!settings.ranks)
+        return ls__usage_error(&command, "say how many ranks: -n N");
+    if (first >= argc)
+        return ls__usage_error(&command, "say which program to run");
+    return launch(&settings, &command, argv + first);
+}

@@ -1,0 +1,22 @@
+/* What the ranks find in their environment. */
+#ifndef LS_LAUNCH_ENVIRONMENT_H
+#define LS_LAUNCH_ENVIRONMENT_H
+
+#include "launch/launch.h"
+#include <stddef.h>
+
+/* The launcher's environment and what is equal on all ranks; the last entries are the rank's own. */
+typedef struct ls__environment {
+    char **entries;   /* NULL ends */
+    size_t shared;    /* entries[0..shared) are equal on all ranks */
+    size_t inherited; /* entries[0..inherited) belong to environ */
+} ls__environment;
+
+enum { LS__SHM_FD_IN_RANK = 3 };
+
+ls_status ls__environment_create(ls__environment *environment, const ls__launch_options *options);
+/* Makes `entries` that of rank `rank`. */
+ls_status ls__environment_set_rank(ls__environment *environment, int rank);
+void ls__environment_destroy(ls__environment *environment);
+
+#endif

@@ -1,0 +1,195 @@
+/* What the launcher says at the end: the first cause once, with the last lines of that rank, then how
+ * every other rank ended. */
+#include "launch/job.h"
+
+#include "base/error.h"
+#include "base/json.h"
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { EXIT_FAILURE_CODE = 1, EXIT_USAGE = 2, EXIT_INPUT = 3, EXIT_SIGNAL = 128 };
+
+const char *ls__signal_name(int signal_number) {
+    static const char *const names[] = {
+        [SIGHUP] = "SIGHUP",   [SIGINT] = "SIGINT",   [SIGQUIT] = "SIGQUIT", [SIGILL] = "SIGILL",
+        [SIGTRAP] = "SIGTRAP", [SIGABRT] = "SIGABRT", [SIGBUS] = "SIGBUS",   [SIGFPE] = "SIGFPE",
+        [SIGKILL] = "SIGKILL", [SIGUSR1] = "SIGUSR1", [SIGSEGV] = "SIGSEGV", [SIGUSR2] = "SIGUSR2",
+        [SIGPIPE] = "SIGPIPE", [SIGALRM] = "SIGALRM", [SIGTERM] = "SIGTERM", [SIGXCPU] = "SIGXCPU",
+        [SIGXFSZ] = "SIGXFSZ", [SIGSYS] = "SIGSYS",
+    };
+    size_t count = sizeof names / sizeof names[0];
+    if (signal_number > 0 && (size_t)signal_number < count && names[signal_number])
+        return names[signal_number];
+    return "unnamed signal";
+}
+
+void ls__rank_describe(const ls__rank *rank, char *text, size_t bytes) {
+    if (rank->signal)
+        snprintf(text, bytes, "was killed by signal %d (%s)", rank->signal,
+                 ls__signal_name(rank->signal));
+    else
+        snprintf(text, bytes, "exited with code %d", rank->exit_code);
+}
+
+static int code_of(const ls__rank *rank) {
+    return rank->signal ? EXIT_SIGNAL + rank->signal : rank->exit_code;
+}
+
+/* A full disk, say. A reader that has gone (EPIPE: lockstep run ... | head) is no mistake. */
+static bool lost_output(const ls__launch_job *job) {
+    return job->stop_signal == SIGPIPE && job->write_error != EPIPE;
+}
+
+int ls__job_exit_code(const ls__launch_job *job) {
+    if (job->first_failure >= 0)
+        return code_of(&job->ranks[job->first_failure]);
+    if (lost_output(job))
+        return EXIT_FAILURE_CODE;
+    return job->stop_signal ? EXIT_SIGNAL + job->stop_signal : 0;
+}
+
+static double seconds_of(const ls__launch_job *job, const ls__rank *rank) {
+    return (double)(rank->exited_ns - job->started_ns) * 1e-9;
+}
+
+/* stderr says more about a failure; a rank that was silent there may have spoken on stdout. */
+static const ls__lines *last_words(const ls__rank *rank) {
+    const ls__lines *lines = &rank->streams[LS__STDERR].lines;
+    return ls__lines_tail_count(lines) ? lines : &rank->streams[LS__STDOUT].lines;
+}
+
+static void print_other(const ls__launch_job *job, const ls__rank *rank) {
+    char how[120];
+    ls__rank_describe(rank, how, sizeof how);
+    bool ours = rank->signal && rank->signal == rank->signal_sent;
+    if (ours)
+        snprintf(how, sizeof how, "was ended by the launcher (%s)", ls__signal_name(rank->signal));
+    fprintf(stderr, "%s: rank %d (pid %d) %s\n", job->command, rank->number, (int)rank->pid, how);
+}
+
+static void print_failure(const ls__launch_job *job) {
+    const ls__rank *first = &job->ranks[job->first_failure];
+    const ls__lines *words = last_words(first);
+    size_t count = ls__lines_tail_count(words);
+    char how[120];
+    ls__rank_describe(first, how, sizeof how);
+    fprintf(stderr, "%s: rank %d (pid %d) failed first: it %s after %.1f s%s\n", job->command,
+            first->number, (int)first->pid, how, seconds_of(job, first),
+            count ? "; its last lines:" : " without a word");
+    for (size_t i = 0; i < count; i++)
+        fprintf(stderr, "    %s\n", ls__lines_tail(words, i));
+    if (first->signal == SIGKILL)
+        fprintf(stderr, "    (if nobody sent that signal, the machine may have run out of memory: "
+                        "dmesg tells)\n");
+    for (int i = 0; i < job->started; i++) {
+        if (i != job->first_failure)
+            print_other(job, &job->ranks[i]);
+    }
+}
+
+/* A mistake of the user that every rank found: the ranks' own line is the message, once. */
+static bool print_mistake(const ls__launch_job *job) {
+    const ls__rank *first = &job->ranks[job->first_failure];
+    if (!job->options->rank0_speaks || first->signal ||
+        (first->exit_code != EXIT_USAGE && first->exit_code != EXIT_INPUT))
+        return false;
+    const ls__rank *speaker = &job->ranks[0];
+    if (!speaker->signal && speaker->exit_code == first->exit_code)
+        return true; /* its output passed already */
+    const ls__lines *words = last_words(first);
+    for (size_t i = 0; i < ls__lines_tail_count(words); i++)
+        fprintf(stderr, "%s\n", ls__lines_tail(words, i));
+    return ls__lines_tail_count(words) > 0;
+}
+
+static void print_stop(const ls__launch_job *job) {
+    int killed = 0;
+    for (int i = 0; i < job->started; i++)
+        killed += job->ranks[i].signal == SIGKILL;
+    fprintf(stderr, "%s: stopped by %s; all %d ranks have ended", job->command,
+            ls__signal_name(job->stop_signal), job->started);
+    if (killed)
+        fprintf(stderr, ", %d had to be killed", killed);
+    fputc('\n', stderr);
+}
+
+/* The warnings of ranks that were kept quiet. */
+static void print_kept(const ls__launch_job *job) {
+    for (int rank = 1; rank < job->started; rank++) {
+        const ls__lines *lines = &job->ranks[rank].streams[LS__STDERR].lines;
+        for (size_t i = 0; i < ls__lines_tail_count(lines); i++)
+            fprintf(stderr, "[rank %d] %s\n", rank, ls__lines_tail(lines, i));
+    }
+}
+
+/* --- the same for machines ------------------------------------------------------------------------- */
+
+/* Text of a rank as a JSON string: bytes that are no UTF-8 become '?'. */
+static json_t *text_of(const char *text) {
+    json_t *string = json_string(text);
+    if (string)
+        return string;
+    char clean[LS__TAIL_BYTES];
+    size_t n = 0;
+    for (; text[n] && n + 1 < sizeof clean; n++)
+        clean[n] = (unsigned char)text[n] < 0x80 ? text[n] : '?';
+    clean[n] = '\0';
+    return json_string(clean);
+}
+
+static json_t *rank_json(const ls__launch_job *job, const ls__rank *rank) {
+    json_t *object = json_object();
+    json_object_set_new(object, "rank", json_integer(rank->number));
+    json_object_set_new(object, "pid", json_integer(rank->pid));
+    json_object_set_new(object, "exit_code",
+                        rank->signal ? json_null() : json_integer(rank->exit_code));
+    json_object_set_new(object, "signal", rank->signal ? json_integer(rank->signal) : json_null());
+    json_object_set_new(object, "signal_name",
+                        rank->signal ? json_string(ls__signal_name(rank->signal)) : json_null());
+    json_object_set_new(object, "by_launcher",
+                        json_boolean(rank->signal && rank->signal == rank->signal_sent));
+    json_object_set_new(object, "seconds", ls__json_real(seconds_of(job, rank)));
+    return object;
+}
+
+static ls_status write_json(const ls__launch_job *job) {
+    json_t *object = json_object(), *ranks = json_array();
+    int code = ls__job_exit_code(job);
+    json_object_set_new(object, "event", json_string("job_end"));
+    json_object_set_new(object, "exit_code", json_integer(code));
+    json_object_set_new(object, "stopped_by",
+                        job->stop_signal ? json_string(ls__signal_name(job->stop_signal))
+                                         : json_null());
+    json_t *first = json_null();
+    if (job->first_failure >= 0) {
+        const ls__rank *rank = &job->ranks[job->first_failure];
+        const ls__lines *words = last_words(rank);
+        json_t *lines = json_array();
+        for (size_t i = 0; i < ls__lines_tail_count(words); i++)
+            json_array_append_new(lines, text_of(ls__lines_tail(words, i)));
+        first = rank_json(job, rank);
+        json_object_set_new(first, "last_lines", lines);
+    }
+    json_object_set_new(object, "first_failure", first);
+    for (int i = 0; i < job->started; i++)
+        json_array_append_new(ranks, rank_json(job, &job->ranks[i]));
+    json_object_set_new(object, "ranks", ranks);
+    return ls__json_write_line(stdout, "stdout", object);
+}
+
+ls_status ls__job_report(const ls__launch_job *job) {
+    if (job->first_failure >= 0) {
+        if (!print_mistake(job))
+            print_failure(job);
+    } else if (job->stop_signal && job->stop_signal != SIGPIPE) {
+        print_stop(job);
+    } else if (lost_output(job)) {
+        fprintf(stderr, "%s: cannot write the ranks' output: %s\n", job->command,
+                strerror(job->write_error));
+    } else if (job->options->rank0_speaks && !job->stop_signal) {
+        print_kept(job);
+    }
+    return job->options->json ? write_json(job) : LS_OK;
+}
