@@ -13,6 +13,7 @@ typedef struct command_row {
 
 static const command_row commands[] = {
     {"run", ls__cli_run, "start any program as N ranks on this machine"},
+    {"doctor", ls__cli_doctor, "show what was found: libraries, cores, transports, data"},
 };
 
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
