@@ -3,6 +3,8 @@
 
 #include "data/dataset.h"
 #include <lockstep/dataset.h>
+#include <pthread.h>
+#include <signal.h>
 
 /* A data set that is computed: sample i is one row of the number i, target i, weight 1. Reading
  * fails from sample `bad` on. */
@@ -183,6 +185,35 @@ static void errors_of_the_thread_surface(void **state) {
     bad = UINT64_MAX;
 }
 
+static volatile sig_atomic_t signals_seen;
+
+static void count_signal(int number) {
+    (void)number;
+    signals_seen++;
+}
+
+/* With the program's thread not taking a signal, the loader's must not take it in its place. */
+static void thread_takes_no_signals(void **state) {
+    (void)state;
+    ls_dataset dataset = numbers_of(100);
+    ls_loader *loader =
+        create(&dataset, (ls_loader_options){.batch_size = 5, .shards = 1, .shard_count = 1});
+    signal(SIGUSR1, count_signal);
+    sigset_t usr1, pending;
+    sigemptyset(&usr1);
+    sigaddset(&usr1, SIGUSR1);
+    assert_int_equal(pthread_sigmask(SIG_BLOCK, &usr1, NULL), 0);
+    assert_int_equal(kill(getpid(), SIGUSR1), 0);
+    usleep(20000);
+    assert_int_equal(signals_seen, 0);
+    assert_int_equal(sigpending(&pending), 0);
+    assert_true(sigismember(&pending, SIGUSR1));
+    assert_int_equal(pthread_sigmask(SIG_UNBLOCK, &usr1, NULL), 0);
+    assert_int_equal(signals_seen, 1);
+    ls_loader_destroy(loader);
+    signal(SIGUSR1, SIG_DFL);
+}
+
 static void bad_options_are_refused(void **state) {
     (void)state;
     ls_dataset dataset = numbers_of(10);
@@ -217,7 +248,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(union_is_the_global_order),    cmocka_unit_test(first_step_skips),
         cmocka_unit_test(batch_is_stable_until_next),   cmocka_unit_test(destroy_at_any_time),
-        cmocka_unit_test(errors_of_the_thread_surface), cmocka_unit_test(bad_options_are_refused),
+        cmocka_unit_test(errors_of_the_thread_surface), cmocka_unit_test(thread_takes_no_signals),
+        cmocka_unit_test(bad_options_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

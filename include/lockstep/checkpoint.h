@@ -29,6 +29,9 @@ typedef struct ls_safetensors_entry {
     size_t bytes;
 } ls_safetensors_entry;
 
+/* Strict: offsets must tile the data without hole or overlap, sizes must agree with shapes, nothing may
+ * follow. Refused beyond that: names used twice or with U+0000, integers of 2^63 and more. The file
+ * must not be shortened while it is open. LS_ERR_IO, LS_ERR_FORMAT, LS_ERR_MEMORY. */
 LS_API ls_status ls_safetensors_open(ls_safetensors **file, const char *path);
 LS_API void ls_safetensors_close(ls_safetensors *file);
 LS_API size_t ls_safetensors_count(const ls_safetensors *file);

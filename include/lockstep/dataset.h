@@ -47,7 +47,8 @@ LS_API ls_status ls_dataset_read(const ls_dataset *dataset, ls_split split, cons
                                  size_t count, void *input, int32_t *target, double *weight);
 
 /* Which sample stands at `position` (0..count-1) of epoch `epoch`: a permutation of 0..count-1 that is
- * computed, not stored: a keyed Feistel network with cycle walking (Black, Rogaway 2002). Any thread. */
+ * computed, not stored: a keyed Feistel network with cycle walking (Black, Rogaway 2002). Any thread.
+ * count up to 2^62; UINT64_MAX, which no sample is, when position >= count. */
 LS_API uint64_t ls_order_sample(uint64_t seed, uint64_t epoch, uint64_t position, uint64_t count);
 
 /* A loader thread that prepares the shards of this rank ahead of the step. */
@@ -58,7 +59,7 @@ typedef struct ls_loader_options {
                             [s*n/shards, (s+1)*n/shards) */
     size_t first_shard; /* this rank's */
     size_t shard_count;
-    size_t ahead; /* prepared batches; default 2 */
+    size_t ahead; /* prepared batches, at most 4096; default 2 */
     uint64_t
         first_step; /* where to begin: step k is batch k % batches_per_epoch of epoch k / ... */
 } ls_loader_options;
@@ -86,7 +87,8 @@ LS_API ls_status ls_loader_create(ls_loader **loader, const ls_dataset *dataset,
 LS_API void ls_loader_destroy(ls_loader *loader);
 /* ceil(count / batch_size) */
 LS_API uint64_t ls_loader_batches_per_epoch(const ls_loader *loader);
-/* The next batch; belongs to the loader and is valid until the next call. */
+/* The next batch; belongs to the loader and is valid until the next call. One thread at a time. The
+ * epochs never end. An error of the loader's thread comes out here, after the batches before it. */
 LS_API ls_status ls_loader_next(ls_loader *loader, const ls_batch **batch);
 
 #ifdef __cplusplus

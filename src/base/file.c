@@ -21,7 +21,7 @@ static ls_status open_regular(const char *path, int *fd, size_t *size) {
         status = ls__fail(LS_ERR_IO, "%s: is a folder, want a file", path);
     else if (!S_ISREG(info.st_mode))
         status = ls__fail(LS_ERR_IO, "%s: is a pipe or device, want a regular file", path);
-    else if ((uint64_t)info.st_size > SIZE_MAX - 1)
+    else if ((uint64_t)info.st_size > SIZE_MAX / 2)
         status = ls__fail(LS_ERR_MEMORY, "%s: %lld bytes do not fit into memory", path,
                           (long long)info.st_size);
     if (status != LS_OK) {
@@ -34,10 +34,10 @@ static ls_status open_regular(const char *path, int *fd, size_t *size) {
 
 ls_status ls__file_read(const char *path, unsigned char **bytes, size_t *size) {
     int fd;
-    size_t want, got = 0;
+    size_t want = 0, got = 0;
     LS_TRY(open_regular(path, &fd, &want));
     ls_status status = LS_OK;
-    unsigned char *memory = malloc(want + 1); /* + 1: an empty file is no NULL */
+    unsigned char *memory = malloc(want ? want : 1);
     if (!memory)
         status = ls__fail(LS_ERR_MEMORY, "%s: no memory for its %zu bytes", path, want);
     while (status == LS_OK && got < want) {
@@ -78,5 +78,5 @@ ls_status ls__file_map(const char *path, const unsigned char **bytes, size_t *si
 
 void ls__file_unmap(const unsigned char *bytes, size_t size) {
     if (size > 0)
-        munmap((void *)(uintptr_t)bytes, size);
+        munmap((void *)bytes, size);
 }

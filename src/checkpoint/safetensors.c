@@ -157,7 +157,7 @@ static ls_status take_memory(ls_safetensors *f, const char *file) {
         dims += json_array_size(json_object_get(object, "shape"));
     }
     f->entries = calloc(f->count + 1, sizeof *f->entries);
-    f->by_name = calloc(f->count + 1, sizeof *f->by_name);
+    f->by_name = calloc(f->count + 1, sizeof(void *));
     f->shapes = calloc(dims + 1, sizeof *f->shapes);
     if (!f->entries || !f->by_name || !f->shapes)
         return ls__fail(LS_ERR_MEMORY, "%s: no memory for %zu tensors", file, f->count);
@@ -216,7 +216,7 @@ static ls_status check_places(ls_safetensors *f, const unsigned char *data, size
     if (at != data_size)
         return ls__fail(LS_ERR_FORMAT, "%s: has %zu bytes of data, but its tensors end at %zu",
                         file, data_size, at);
-    qsort(f->by_name, f->count, sizeof(const ls_safetensors_entry *), compare_name);
+    qsort(f->by_name, f->count, sizeof(void *), compare_name);
     return LS_OK;
 }
 
@@ -274,7 +274,7 @@ ls_status ls_safetensors_open(ls_safetensors **file, const char *path) {
     size_t size;
     LS_TRY(ls__file_map(path, &map, &size));
     ls_status status = ls__safetensors_parse(file, map, size, path);
-    if (status != LS_OK) {
+    if (!*file) {
         ls__file_unmap(map, size);
         return status;
     }
@@ -305,8 +305,8 @@ const ls_safetensors_entry *ls_safetensors_get(const ls_safetensors *file, size_
 
 const ls_safetensors_entry *ls_safetensors_find(const ls_safetensors *file, const char *name) {
     const ls_safetensors_entry key = {.name = name}, *pointer = &key;
-    const ls_safetensors_entry **found = bsearch(
-        &pointer, file->by_name, file->count, sizeof(const ls_safetensors_entry *), compare_name);
+    const ls_safetensors_entry **found =
+        bsearch(&pointer, file->by_name, file->count, sizeof(void *), compare_name);
     return found ? *found : NULL;
 }
 

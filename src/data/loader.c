@@ -8,6 +8,7 @@
 #include "data/dataset.h"
 #include "data/order.h"
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -196,7 +197,12 @@ static ls_status start(ls_loader *loader) {
         LS_TRY(create_slot(loader, &loader->slots[i]));
     loader->order_epoch = loader->options.first_step / loader->batches_per_epoch;
     ls__order_init(&loader->order, loader->options.seed, loader->order_epoch, loader->count);
+    /* Signals are for the threads of the program: the loader's takes none. */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
     int error_number = pthread_create(&loader->thread, NULL, loader_main, loader);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error_number != 0)
         return ls__fail_errno(LS_ERR_SYSTEM, error_number, "loader: cannot start its thread");
     loader->thread_runs = true;
