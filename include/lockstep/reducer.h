@@ -14,8 +14,8 @@
  * Buckets are consecutive ranges of it: 1 MiB the first, 25 MiB the others; a tensor larger than what
  * is left of a bucket continues in the next. Bucket k is reduced once all gradients in it are ready and
  * bucket k-1 was started, so operations start in the same order on all ranks. A parameter that was not
- * reported ready by ls_reducer_wait counts as zero here; a used-count per parameter rides at the end
- * of each bucket, so ls_reducer_used tells on all ranks whether anyone used it. */
+ * reported ready by ls_reducer_wait counts as zero here; a used mark rides behind each gradient, so
+ * ls_reducer_used tells on all ranks whether anyone used it. */
 #ifndef LOCKSTEP_REDUCER_H
 #define LOCKSTEP_REDUCER_H
 
@@ -47,13 +47,14 @@ typedef enum ls_progress {
 
 /* Zero-initialise; zero means the default. */
 typedef struct ls_reducer_options {
-    size_t first_bucket_bytes; /* default 1 MiB */
-    size_t bucket_bytes;       /* default 25 MiB */
+    size_t first_bucket_bytes; /* default 1 MiB; at least 64, equal on all ranks */
+    size_t bucket_bytes;       /* default 25 MiB; likewise */
     ls_progress progress;      /* default LS_PROGRESS_THREAD */
 } ls_reducer_options;
 
 /* Collective. Compares the fingerprint of the ordered list (name, shape, dtype, frozen) on all ranks;
- * LS_ERR_MISMATCH names the first difference, on every rank. The first ready order is the reverse of
+ * LS_ERR_MISMATCH names the first difference, on every rank. A rank that fails for a reason of its own
+ * gets that error, and all others LS_ERR_PEER with its text. The first ready order is the reverse of
  * the list. `group` must outlive the reducer. */
 LS_API ls_status ls_reducer_create(ls_reducer **reducer, ls_group *group,
                                    const ls_reducer_param *params, size_t count,
@@ -62,15 +63,16 @@ LS_API ls_status ls_reducer_create(ls_reducer **reducer, ls_group *group,
 LS_API void ls_reducer_destroy(ls_reducer *reducer);
 
 /* Collective, between steps. Lays the buckets out in this ready order: `order` is a permutation of
- * 0..count-1 (frozen parameters may stand anywhere). Rank 0's order is taken by all. Gradient pointers
- * change and contents are lost. */
+ * 0..count-1 (frozen parameters may stand anywhere). Rank 0's order is taken by all; if it is no
+ * permutation, all get LS_ERR_ARGUMENT and keep the layout they have. Gradient pointers change and
+ * contents are lost (all zero). */
 LS_API ls_status ls_reducer_set_order(ls_reducer *reducer, const size_t *order);
 
 /* Storage of parameter i's gradient: contiguous, aligned to 64 bytes, a view of the buckets. NULL for a
  * frozen one. Valid until ls_reducer_set_order or ls_reducer_destroy. */
 LS_API void *ls_reducer_gradient(ls_reducer *reducer, size_t i);
 
-/* Begins a step. weight >= 0: this rank's samples or tokens. */
+/* Begins a step. weight: this rank's samples or tokens, 0 or between 1e-30 and 1e30. */
 LS_API ls_status ls_reducer_begin(ls_reducer *reducer, double weight);
 /* Gradient i is complete in its storage; it must not be touched until ls_reducer_wait returned. Twice in
  * one step or outside of begin .. wait is LS_ERR_STATE. One thread at a time. */
@@ -79,7 +81,7 @@ LS_API ls_status ls_reducer_ready(ls_reducer *reducer, size_t i);
 typedef struct ls_reducer_bucket {
     size_t bytes;
     uint64_t filled_ns;  /* last gradient of it was ready here (CLOCK_MONOTONIC) */
-    ls_work_times times; /* of its all-reduce */
+    ls_work_times times; /* of its all-reduce; LS_PROGRESS_INLINE knows only begin and end */
 } ls_reducer_bucket;
 
 /* About one step; arrays belong to the reducer and are valid until the next ls_reducer_begin. */
@@ -88,7 +90,7 @@ typedef struct ls_reducer_report {
     const ls_reducer_bucket *buckets;
     size_t bucket_count;
     size_t unused;    /* parameters that no rank used in this step */
-    uint64_t wait_ns; /* how long ls_reducer_wait waited: communication that was not hidden */
+    uint64_t wait_ns; /* how long ls_reducer_wait took: communication that was not hidden */
 } ls_reducer_report;
 
 /* Ends the step: reduces what was not started, waits for all. `report` may be NULL. On error the step's
@@ -97,7 +99,8 @@ LS_API ls_status ls_reducer_wait(ls_reducer *reducer, ls_reducer_report *report)
 
 /* True from a successful ls_reducer_wait to the next ls_reducer_begin. */
 LS_API bool ls_reducer_reduced(const ls_reducer *reducer);
-/* Whether any rank reported gradient i ready in the last completed step. */
+/* Whether any rank reported gradient i ready in the last completed step. In a step of global weight 0
+ * nothing counts as used. */
 LS_API bool ls_reducer_used(const ls_reducer *reducer, size_t i);
 
 #ifdef __cplusplus
