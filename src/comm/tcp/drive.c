@@ -1,0 +1,177 @@
+/* Moves all connections at once until the operation under way wants nothing any more: whatever the
+ * sizes, nobody waits for one peer while another could go on. Bounded by the operation's deadline. */
+#include "comm/tcp/tcp.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { SETTLE_MS = 200 };
+
+static bool is_waiting(const ls__tcp_peer *peer) {
+    return peer->fd >= 0 && (ls__tcp_has_out(peer) ||
+                             (ls__tcp_wants(peer) && peer->expect != LS__TCP_ANY));
+}
+
+static bool is_missing(const void *context, int rank) {
+    const ls__tcp *tcp = context;
+    return is_waiting(tcp->peer[rank]);
+}
+
+static ls_status timed_out(const ls__tcp *tcp, const ls__operation *operation) {
+    char ranks[160], details[512] = "";
+    size_t used = 0;
+    int named = 0;
+    ls__tcp_rank_list(ranks, sizeof ranks, tcp->base.size, is_missing, tcp);
+    for (int rank = 0; rank < tcp->base.size && named < 3; rank++) {
+        const ls__tcp_peer *peer = tcp->peer[rank];
+        if (!is_waiting(peer))
+            continue;
+        bool arrived = peer->expect != LS__TCP_EXPECT_BEGIN &&
+                       peer->expect != LS__TCP_EXPECT_WANT &&
+                       peer->expect != LS__TCP_EXPECT_MESSAGE;
+        used += (size_t)snprintf(details + used, sizeof details - used,
+                                 "%srank %d (host %s, pid %lld) %s", named++ ? ", " : "", rank,
+                                 peer->host, (long long)peer->pid,
+                                 arrived ? "stopped in its middle" : "did not arrive at it");
+    }
+    return ls__fail(LS_ERR_TIMEOUT, "rank %d: %s #%llu timed out after %.1f s waiting for rank%s %s: %s",
+                    tcp->base.rank, ls__kind_name(operation->header.kind),
+                    (unsigned long long)operation->header.sequence,
+                    (double)(ls__now_ns() - tcp->started_ns) * 1e-9,
+                    strchr(ranks, ',') ? "s" : "", ranks, details);
+}
+
+static ls_status gave_up(ls__tcp *tcp) {
+    pthread_mutex_lock(&tcp->reason_lock);
+    ls_status status = ls__fail(LS_ERR_STATE, "rank %d gave up: %s", tcp->base.rank, tcp->reason);
+    pthread_mutex_unlock(&tcp->reason_lock);
+    return status;
+}
+
+/* The first error seen in a pass; a mismatch goes before the failures that follow from it. */
+typedef struct verdict {
+    ls_status status;
+    char text[1024];
+} verdict;
+
+static void judge(verdict *v, ls_status status) {
+    if (status == LS_OK || (v->status != LS_OK && status != LS_ERR_MISMATCH))
+        return;
+    if (v->status == LS_ERR_MISMATCH)
+        return;
+    v->status = status;
+    snprintf(v->text, sizeof v->text, "%s", ls_error_text());
+}
+
+static void serve(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer *peer, short events,
+                  verdict *v) {
+    if (ls__tcp_wants(peer))
+        judge(v, ls__tcp_read_peer(tcp, operation, peer));
+    else if ((events & (POLLRDHUP | POLLHUP | POLLERR)) && ls__tcp_has_out(peer))
+        judge(v, ls__tcp_last_words(tcp, operation, peer));
+    if (ls__tcp_has_out(peer) && v->status == LS_OK && ls__tcp_flush(peer) < 0)
+        judge(v, ls__tcp_last_words(tcp, operation, peer));
+}
+
+/* One visit to every peer that is ready, or to all (polls NULL). */
+static ls_status visit(ls__tcp *tcp, ls__operation *operation, const struct pollfd *polls) {
+    verdict v = {.status = LS_OK};
+    for (int rank = 0; rank < tcp->base.size && !polls; rank++) {
+        /* Headers go out before anything is read: a peer must see the difference, too. */
+        ls__tcp_peer *peer = tcp->peer[rank];
+        if (peer->fd >= 0 && ls__tcp_has_out(peer) && ls__tcp_flush(peer) < 0)
+            judge(&v, ls__tcp_last_words(tcp, operation, peer));
+    }
+    for (int rank = 0; rank < tcp->base.size; rank++) {
+        ls__tcp_peer *peer = tcp->peer[rank];
+        if (peer->fd >= 0 && (!polls || polls[rank].revents != 0))
+            serve(tcp, operation, peer, polls ? polls[rank].revents : 0, &v);
+    }
+    for (int rank = 0; rank < tcp->base.size && v.status != LS_OK; rank++) {
+        ls__tcp_peer *peer = tcp->peer[rank];
+        if (peer->fd >= 0 && ls__tcp_wants(peer))
+            judge(&v, ls__tcp_read_peer(tcp, operation, peer));
+    }
+    return v.status == LS_OK ? LS_OK : ls__fail(v.status, "%s", v.text);
+}
+
+/* How many peers something is still wanted from or for. */
+static int prepare(ls__tcp *tcp) {
+    int count = 0;
+    for (int rank = 0; rank < tcp->base.size; rank++) {
+        ls__tcp_peer *peer = tcp->peer[rank];
+        int events = 0;
+        if (peer->fd >= 0 && ls__tcp_wants(peer))
+            events |= POLLIN | POLLRDHUP;
+        if (peer->fd >= 0 && ls__tcp_has_out(peer))
+            events |= POLLOUT | POLLRDHUP;
+        tcp->polls[rank] =
+            (struct pollfd){.fd = events ? peer->fd : -1, .events = (short)events};
+        count += is_waiting(peer);
+    }
+    tcp->polls[tcp->base.size] = (struct pollfd){.fd = tcp->wake_fd, .events = POLLIN};
+    return count;
+}
+
+ls_status ls__tcp_drive(ls__tcp *tcp, ls__operation *operation) {
+    if (atomic_load(&tcp->aborted))
+        return gave_up(tcp);
+    LS_TRY(visit(tcp, operation, NULL));
+    while (prepare(tcp) > 0) {
+        tcp->has_waited = true;
+        int n = poll(tcp->polls, (nfds_t)tcp->base.size + 1,
+                     ls__tcp_poll_ms(operation->deadline));
+        if (n < 0 && errno != EINTR)
+            return ls__fail_errno(LS_ERR_SYSTEM, errno, "rank %d: poll", tcp->base.rank);
+        if (atomic_load(&tcp->aborted))
+            return gave_up(tcp);
+        if (n > 0)
+            LS_TRY(visit(tcp, operation, tcp->polls));
+        /* With data still coming the deadline holds as well. */
+        if (ls__now_ns() >= operation->deadline && prepare(tcp) > 0)
+            return timed_out(tcp, operation);
+    }
+    return LS_OK;
+}
+
+void ls__tcp_settle(ls__tcp *tcp) {
+    uint64_t deadline = ls__now_ns() + SETTLE_MS * UINT64_C(1000000);
+    for (;;) {
+        int count = 0;
+        for (int rank = 0; rank < tcp->base.size; rank++) {
+            ls__tcp_peer *peer = tcp->peer[rank];
+            peer->expect = LS__TCP_NOTHING;
+            tcp->polls[rank] = (struct pollfd){.fd = -1};
+            if (peer->fd < 0 || ls__tcp_at_boundary(peer))
+                continue;
+            if (ls__tcp_flush(peer) == 0) {
+                tcp->polls[rank] = (struct pollfd){.fd = peer->fd, .events = POLLOUT};
+                count++;
+            }
+        }
+        if (count == 0 || ls__now_ns() >= deadline)
+            return;
+        (void)poll(tcp->polls, (nfds_t)tcp->base.size, ls__tcp_poll_ms(deadline));
+    }
+}
+
+void ls__tcp_goodbye(ls__tcp *tcp, const char *reason) {
+    char text[LS__TCP_REASON_BYTES];
+    if (tcp->said_goodbye)
+        return;
+    tcp->said_goodbye = true;
+    snprintf(text, sizeof text, "%s", reason);
+    for (int rank = 0; rank < tcp->base.size; rank++) {
+        ls__tcp_peer *peer = tcp->peer[rank];
+        if (peer->fd < 0)
+            continue;
+        if (ls__tcp_at_boundary(peer)) {
+            peer->head_at = peer->head_bytes = 0;
+            ls__tcp_queue(peer, LS__TCP_GOODBYE, NULL, 0, text, strlen(text) + 1);
+            (void)ls__tcp_flush(peer);
+            peer->head_at = peer->head_bytes = peer->body.left = 0;
+        }
+        shutdown(peer->fd, SHUT_WR);
+    }
+}

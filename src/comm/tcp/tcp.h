@@ -1,0 +1,330 @@
+/* Inside the tcp transport: one connection for each pair of ranks, one thread, poll.
+ *
+ *   socket.c      addresses, sockets and bounded waits for one of them
+ *   auth.c        the proof that both ends know the job's token
+ *   lobby.c       the accepting side of the handshake, many strangers at a time
+ *   dial.c        the connecting side
+ *   rendezvous.c  rank 0 collects everybody, the others find it; mesh.c connects all pairs
+ *   stream.c      frames on one connection; frames.c what each means to the operation under way
+ *   drive.c       moves all connections until an operation is done
+ *   collective.c, point.c   the operations
+ *   tcp.c         open, run, abort, close */
+#ifndef LS_COMM_TCP_TCP_H
+#define LS_COMM_TCP_TCP_H
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "comm/reduce.h"
+#include "comm/transport.h"
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+enum {
+    LS__TCP_VERSION = 1,
+    LS__TCP_HOST_BYTES = 64,
+    LS__TCP_BUFFER_BYTES = 8192,
+    LS__TCP_FRAME_BYTES = 128 * 1024,  /* payload of one DATA frame at most */
+    LS__TCP_EAGER_BYTES = 64 * 1024,   /* a longer send waits for its recv */
+    LS__TCP_INBOX_BYTES = 16 << 20,    /* sends a peer may be ahead of this rank's recvs */
+    LS__TCP_ONE_SHOT_BYTES = 4 * 1024, /* all_reduce up to here: everyone sends all to everyone */
+    LS__TCP_REASON_BYTES = 512,
+    LS__TCP_KEY_BYTES = 32,
+};
+
+/* --- socket.c: addresses and sockets --- */
+
+typedef struct ls__tcp_address {
+    struct sockaddr_storage raw;
+    socklen_t bytes;
+} ls__tcp_address;
+
+enum { LS__TCP_ADDRESSES = 16, LS__TCP_ADDRESS_TEXT = 64 };
+
+/* "127.0.0.1:29500", "[::1]:29500" */
+void ls__tcp_address_text(const ls__tcp_address *address, char text[LS__TCP_ADDRESS_TEXT]);
+bool ls__tcp_address_is_loopback(const ls__tcp_address *address);
+/* The addresses of a host name, LS__TCP_ADDRESSES at most. */
+ls_status ls__tcp_resolve(const char *name, int port, ls__tcp_address *addresses, size_t *count);
+/* Listens on exactly `address` (port 0: any free one; *address then holds it). */
+ls_status ls__tcp_listen(ls__tcp_address *address, int backlog, int *fd);
+/* Options of every connection: no delay, no block, and an end when the other host has vanished. */
+void ls__tcp_set_options(int fd, double timeout_s);
+/* A connected socket, or -1 with *error the errno. */
+int ls__tcp_connect(const ls__tcp_address *address, uint64_t deadline, int *error);
+/* Milliseconds for poll(), rounded up. */
+int ls__tcp_poll_ms(uint64_t deadline);
+/* All `bytes` bytes; 1 done, 0 the peer closed, -1 errno (ETIMEDOUT at the deadline). */
+int ls__tcp_write_all(int fd, const void *data, size_t bytes, uint64_t deadline);
+int ls__tcp_read_all(int fd, void *data, size_t bytes, uint64_t deadline);
+/* close() that keeps errno and takes -1. */
+void ls__tcp_close_fd(int fd);
+/* "1, 2, 5"; what does not fit becomes "..." */
+void ls__tcp_rank_list(char *text, size_t bytes, int size, bool (*has)(const void *, int),
+                       const void *context);
+
+/* --- auth.c: the handshake's messages. Layouts stay the same in all versions. --- */
+
+enum { LS__TCP_RENDEZVOUS = 1, LS__TCP_MESH = 2 };
+
+typedef struct ls__tcp_hello { /* 64 bytes on the wire */
+    char magic[8];
+    uint32_t order; /* LS__TCP_ORDER in the sender's byte order */
+    uint32_t version;
+    uint32_t role; /* what the connecting side wants */
+    uint32_t rank; /* the sender's */
+    uint32_t world;
+    uint32_t target; /* the rank the connecting side wants to reach */
+    unsigned char nonce[32];
+} ls__tcp_hello;
+
+enum { LS__TCP_ORDER = 0x01020304 };
+
+/* What one rank tells about itself; also the row of rank 0's table. 112 bytes on the wire. */
+typedef struct ls__tcp_card {
+    char host[LS__TCP_HOST_BYTES];
+    int64_t pid;
+    uint32_t family; /* 4 or 6; 0: does not listen */
+    uint32_t port;
+    uint32_t scope; /* of a link-local IPv6 address */
+    uint32_t reserved[3];
+    unsigned char ip[16];
+} ls__tcp_card;
+
+typedef struct ls__tcp_proof {
+    unsigned char mac[32];
+} ls__tcp_proof;
+
+typedef struct ls__tcp_verdict {
+    ls__tcp_proof proof;
+    uint32_t status; /* LS_OK or LS_ERR_AUTH */
+    uint32_t reserved;
+} ls__tcp_verdict;
+
+/* token NULL: a public key, good for loopback only. */
+ls_status ls__tcp_key(const char *token, unsigned char key[LS__TCP_KEY_BYTES]);
+void ls__tcp_hello_make(ls__tcp_hello *hello, int role, int rank, int world, int target);
+bool ls__tcp_hello_is_ours(const ls__tcp_hello *hello);
+/* The proof of the connecting side covers its card; the accepting side's has card NULL. */
+void ls__tcp_prove(ls__tcp_proof *proof, const unsigned char *key, const ls__tcp_hello *dialer,
+                   const ls__tcp_hello *listener, const ls__tcp_card *card);
+bool ls__tcp_proof_equal(const ls__tcp_proof *a, const ls__tcp_proof *b);
+/* The differences that end a job: byte order, version, world size. `who` for the message. */
+ls_status ls__tcp_hello_compare(const ls__tcp_hello *mine, const ls__tcp_hello *other,
+                                const char *who);
+ls_status ls__tcp_card_make(ls__tcp_card *card, const ls__tcp_address *listener);
+ls_status ls__tcp_card_address(const ls__tcp_card *card, ls__tcp_address *address);
+
+/* --- joining: what open needs until everybody is connected --- */
+
+typedef struct ls__tcp_join {
+    const ls__job_place *place;
+    const char *address; /* MASTER_ADDR */
+    int port;
+    bool has_token;
+    unsigned char key[LS__TCP_KEY_BYTES];
+    uint64_t deadline, next_log;
+    int rank, world;
+    int listener;        /* -1: none */
+    int *fd;             /* (world) connection to each rank, -1: none */
+    ls__tcp_card *table; /* (world) */
+} ls__tcp_join;
+
+void ls__tcp_log(const ls__job_place *place, ls_log_level level, const char *format, ...)
+    LS_PRINTF(3, 4);
+/* True every few seconds. */
+bool ls__tcp_log_due(ls__tcp_join *join);
+
+typedef struct ls__tcp_guest {
+    int fd;
+    bool greeted;
+    uint64_t deadline;
+    size_t got;
+    ls__tcp_hello theirs, mine;
+    struct {
+        ls__tcp_proof proof;
+        ls__tcp_card card;
+    } paper;
+} ls__tcp_guest;
+
+/* Those who connected to a listener and have not yet proved who they are. */
+typedef struct ls__tcp_lobby {
+    ls__tcp_join *join;
+    int role;
+    int size; /* seats */
+    ls__tcp_guest *guest;
+} ls__tcp_lobby;
+
+ls_status ls__tcp_lobby_open(ls__tcp_lobby *lobby, ls__tcp_join *join, int role);
+void ls__tcp_lobby_close(ls__tcp_lobby *lobby);
+/* Fills lobby->size + 1 pollfds. */
+void ls__tcp_lobby_poll(const ls__tcp_lobby *lobby, struct pollfd *polls);
+/* Serves what poll reported. True: *guest has proved itself, its fd now belongs to the caller; call
+ * again until false. */
+bool ls__tcp_lobby_serve(ls__tcp_lobby *lobby, struct pollfd *polls, ls__tcp_guest *guest);
+
+/* Connects to one of the addresses as `role`, retrying until the deadline; *reached gets the address
+ * of this end. When join->listener is -1 a listener is opened on that address first. */
+ls_status ls__tcp_dial(ls__tcp_join *join, int role, int target, int *fd);
+
+/* Messages between rank 0 and the others while they join. */
+enum { LS__TCP_TABLE = 1, LS__TCP_DONE, LS__TCP_GO, LS__TCP_FAIL };
+typedef struct ls__tcp_note {
+    uint32_t kind, status, bytes, reserved;
+} ls__tcp_note;
+
+ls_status ls__tcp_note_send(ls__tcp_join *join, int rank, int kind, ls_status status,
+                            const void *body, size_t bytes);
+/* Reads a note that must be `kind`; LS__TCP_FAIL becomes this rank's error. */
+ls_status ls__tcp_note_recv(ls__tcp_join *join, int rank, int kind, void *body, size_t bytes);
+/* Connects everybody: join->fd and join->table are complete on success. */
+ls_status ls__tcp_rendezvous(ls__tcp_join *join);
+/* Ranks above 0: the connections among themselves. */
+ls_status ls__tcp_mesh(ls__tcp_join *join);
+
+/* --- stream.c: frames on one connection --- */
+
+enum {
+    LS__TCP_BEGIN = 0x4c530001, /* a collective begins: ls__header */
+    LS__TCP_DATA,               /* payload of the operation both ends are in */
+    LS__TCP_SEND,               /* ls__header and the whole payload of a small send */
+    LS__TCP_OFFER,              /* ls__header of a large send, whose payload waits for ... */
+    LS__TCP_WANT,               /* ... this answer of its recv */
+    LS__TCP_REFUSE,             /* ls__header of the one who refuses, and the one refused */
+    LS__TCP_GOODBYE,            /* the last frame: text and its NUL, empty for a peaceful leave */
+};
+
+typedef struct ls__tcp_frame {
+    uint32_t type, bytes;
+} ls__tcp_frame;
+
+typedef struct ls__tcp_lane {
+    char *at;
+    size_t left;
+} ls__tcp_lane;
+
+typedef struct ls__tcp_message {
+    struct ls__tcp_message *next;
+    ls__header header;
+    size_t bytes;
+    char data[];
+} ls__tcp_message;
+
+/* What the operation still wants to read from a peer. */
+typedef enum ls__tcp_expect {
+    LS__TCP_NOTHING = 0,
+    LS__TCP_ANY,            /* nothing, but early sends may be taken in */
+    LS__TCP_EXPECT_BEGIN,   /* the header of this collective, then the lanes */
+    LS__TCP_EXPECT_DATA,    /* the lanes */
+    LS__TCP_EXPECT_WANT,    /* the answer to this rank's OFFER */
+    LS__TCP_EXPECT_MESSAGE, /* SEND or OFFER */
+} ls__tcp_expect;
+
+typedef struct ls__tcp_peer {
+    int fd; /* -1: this rank itself */
+    int rank;
+    int64_t pid;
+    char host[LS__TCP_HOST_BYTES];
+    double weight; /* from its header of this operation */
+
+    /* incoming */
+    ls__tcp_expect expect;
+    bool left; /* ANY: the next frame is for a later operation */
+    bool frame_open;
+    ls__tcp_frame frame;
+    size_t frame_left; /* bytes of its body not yet taken */
+    size_t buffer_at, buffer_end;
+    unsigned char buffer[LS__TCP_BUFFER_BYTES];
+    ls__tcp_lane in[2];
+    ls__tcp_message *filling; /* an early send whose payload is arriving in `fill` */
+    ls__tcp_lane fill;
+    ls__tcp_message *inbox, **inbox_end;
+    size_t inbox_bytes;
+
+    /* outgoing: the frame under way, then what is left of the lanes */
+    unsigned char head[192];
+    size_t head_at, head_bytes;
+    ls__tcp_lane body;
+    ls__tcp_lane out[2];
+} ls__tcp_peer;
+
+/* 1 done, 0 not now, -1 error in errno (ECONNRESET also for a peaceful end of the stream). */
+int ls__tcp_need(ls__tcp_peer *peer, size_t bytes);
+/* The next frame's head, validated: 2 when it is no frame at all. */
+int ls__tcp_peek(ls__tcp_peer *peer);
+/* Takes `bytes` bytes of the open frame that ls__tcp_need has made available. */
+void ls__tcp_take(ls__tcp_peer *peer, void *data, size_t bytes);
+/* Up to `bytes` bytes of the open frame's body: the count, 0 not now, -1 */
+ssize_t ls__tcp_take_some(ls__tcp_peer *peer, char *to, size_t bytes);
+/* Body bytes straight into a lane: 1 the frame's share is there, 0 not now, -1. */
+int ls__tcp_take_lane(ls__tcp_peer *peer, ls__tcp_lane *lane);
+/* Puts a frame with up to 160 bytes of body behind those queued, followed by `body`. */
+void ls__tcp_queue(ls__tcp_peer *peer, uint32_t type, const void *data, size_t bytes,
+                   const void *body, size_t body_bytes);
+bool ls__tcp_has_out(const ls__tcp_peer *peer);
+/* Writes what the socket takes. */
+int ls__tcp_flush(ls__tcp_peer *peer);
+/* Drops what is queued but not begun; true when the stream stands between two frames. */
+bool ls__tcp_at_boundary(ls__tcp_peer *peer);
+
+/* --- the transport --- */
+
+typedef struct ls__tcp_memory {
+    struct ls__tcp_memory *next;
+    void *memory;
+} ls__tcp_memory;
+
+typedef struct ls__tcp {
+    ls__transport base;
+    ls__tcp_peer **peer; /* (size) */
+    struct pollfd *polls; /* (size + 1), the last is wake_fd */
+    const void **sources; /* (size) */
+    double *weights;      /* (size) */
+    char *scratch;        /* (size, chunk) */
+    size_t chunk;         /* bytes a peer and round, equal on all ranks */
+    ls__tcp_memory *memory;
+
+    uint64_t started_ns; /* this operation */
+    int arrived;         /* headers of it received */
+    bool has_waited; /* this operation has slept at least once */
+
+    pthread_mutex_t lock; /* held by run, close and the sending part of abort */
+    int wake_fd;          /* eventfd: abort wakes run */
+    _Atomic bool aborted;
+    pthread_mutex_t reason_lock;
+    char reason[LS__TCP_REASON_BYTES];
+    bool said_goodbye;
+} ls__tcp;
+
+/* Moves everything the peers' states ask for; returns when nothing is wanted any more. */
+ls_status ls__tcp_drive(ls__tcp *tcp, ls__operation *operation);
+/* frames.c: reads what `peer` has for this operation; stops when nothing more is wanted or there. */
+ls_status ls__tcp_read_peer(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer *peer);
+bool ls__tcp_wants(const ls__tcp_peer *peer);
+/* `peer` takes no more data: why? Its last frames may tell. Always an error. */
+ls_status ls__tcp_last_words(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer *peer);
+/* Takes the oldest early send out of the inbox; the caller frees it. NULL: none. */
+ls__tcp_message *ls__tcp_inbox_pop(ls__tcp_peer *peer);
+void ls__tcp_inbox_push(ls__tcp_peer *peer, ls__tcp_message *message);
+/* `peer` and this rank are in different operations: tells it so, returns LS_ERR_MISMATCH. */
+ls_status ls__tcp_compare(ls__tcp *tcp, const ls__operation *operation, ls__tcp_peer *peer,
+                          const ls__header *theirs);
+/* Frames begun are finished if that is quick, the rest is dropped: after a failed operation. */
+void ls__tcp_settle(ls__tcp *tcp);
+/* Sends `reason` as the last frame to everyone, where the stream allows it; the lock is held. */
+void ls__tcp_goodbye(ls__tcp *tcp, const char *reason);
+
+ls_status ls__tcp_all_reduce(ls__tcp *tcp, ls__operation *operation);
+ls_status ls__tcp_reduce_scatter(ls__tcp *tcp, ls__operation *operation);
+ls_status ls__tcp_all_gather(ls__tcp *tcp, ls__operation *operation);
+ls_status ls__tcp_broadcast(ls__tcp *tcp, ls__operation *operation);
+ls_status ls__tcp_barrier(ls__tcp *tcp, ls__operation *operation);
+ls_status ls__tcp_alloc(ls__tcp *tcp, ls__operation *operation);
+ls_status ls__tcp_free(ls__tcp *tcp, ls__operation *operation);
+ls_status ls__tcp_send(ls__tcp *tcp, ls__operation *operation);
+ls_status ls__tcp_recv(ls__tcp *tcp, ls__operation *operation);
+
+#endif
