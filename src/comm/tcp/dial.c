@@ -54,8 +54,8 @@ static attempt make_paper(dialled *d, int fd, ls__tcp_card *card) {
         *card = join->table[join->rank];
         return ATTEMPT_DONE;
     }
-    if (join->listener >= 0 && getsockname(join->listener, (struct sockaddr *)&address.raw,
-                                           &address.bytes) != 0)
+    if (join->listener >= 0 &&
+        getsockname(join->listener, (struct sockaddr *)&address.raw, &address.bytes) != 0)
         return stop(d, ls__fail_errno(LS_ERR_SYSTEM, errno, "getsockname"));
     ls_status status = open_listener(join, fd, &address);
     if (status == LS_OK)
@@ -120,8 +120,8 @@ static attempt try_address(dialled *d, const ls__tcp_address *address, int *fd) 
                                 "rank %d: %s is not a loopback address and there is no token; set "
                                 "LOCKSTEP_TOKEN to the same secret on all ranks",
                                 join->rank, d->where));
-    *fd = ls__tcp_connect(address, earlier(join->deadline, ls__deadline_ns(ATTEMPT_SECONDS)),
-                          &error);
+    *fd =
+        ls__tcp_connect(address, earlier(join->deadline, ls__deadline_ns(ATTEMPT_SECONDS)), &error);
     if (*fd < 0) {
         char text[128];
         return again(d, strerror_r(error, text, sizeof text));
@@ -178,8 +178,8 @@ ls_status ls__tcp_dial(ls__tcp_join *join, int role, int target, int *fd) {
                             "running, and are MASTER_ADDR and MASTER_PORT the same on all ranks?",
                             join->rank, join->place->timeout_s, target, d.why);
         if (ls__tcp_log_due(join))
-            ls__tcp_log(join->place, LS_LOG_WARNING, "rank %d: waiting for rank %d: %s",
-                        join->rank, target, d.why);
+            ls__tcp_log(join->place, LS_LOG_WARNING, "rank %d: waiting for rank %d: %s", join->rank,
+                        target, d.why);
         struct timespec pause = {.tv_nsec = pause_ms * 1000000};
         nanosleep(&pause, NULL);
         pause_ms = pause_ms < 250 ? pause_ms * 2 : 250;

@@ -9,8 +9,8 @@
 enum { SETTLE_MS = 200 };
 
 static bool is_waiting(const ls__tcp_peer *peer) {
-    return peer->fd >= 0 && (ls__tcp_has_out(peer) ||
-                             (ls__tcp_wants(peer) && peer->expect != LS__TCP_ANY));
+    return peer->fd >= 0 &&
+           (ls__tcp_has_out(peer) || (ls__tcp_wants(peer) && peer->expect != LS__TCP_ANY));
 }
 
 static bool is_missing(const void *context, int rank) {
@@ -35,16 +35,16 @@ static ls_status timed_out(const ls__tcp *tcp, const ls__operation *operation) {
                                  peer->host, (long long)peer->pid,
                                  arrived ? "stopped in its middle" : "did not arrive at it");
     }
-    return ls__fail(LS_ERR_TIMEOUT, "rank %d: %s #%llu timed out after %.1f s waiting for rank%s %s: %s",
-                    tcp->base.rank, ls__kind_name(operation->header.kind),
-                    (unsigned long long)operation->header.sequence,
-                    (double)(ls__now_ns() - tcp->started_ns) * 1e-9,
-                    strchr(ranks, ',') ? "s" : "", ranks, details);
+    return ls__operation_fail(LS_ERR_TIMEOUT, operation, tcp->base.rank,
+                              "timed out after %.1f s waiting for rank%s %s: %s",
+                              (double)(ls__now_ns() - tcp->started_ns) * 1e-9,
+                              strchr(ranks, ',') ? "s" : "", ranks, details);
 }
 
-static ls_status gave_up(ls__tcp *tcp) {
+static ls_status gave_up(ls__tcp *tcp, const ls__operation *operation) {
     pthread_mutex_lock(&tcp->reason_lock);
-    ls_status status = ls__fail(LS_ERR_STATE, "rank %d gave up: %s", tcp->base.rank, tcp->reason);
+    ls_status status = ls__operation_fail(LS_ERR_STATE, operation, tcp->base.rank,
+                                          "this rank gave up: %s", tcp->reason);
     pthread_mutex_unlock(&tcp->reason_lock);
     return status;
 }
@@ -106,8 +106,7 @@ static int prepare(ls__tcp *tcp) {
             events |= POLLIN | POLLRDHUP;
         if (peer->fd >= 0 && ls__tcp_has_out(peer))
             events |= POLLOUT | POLLRDHUP;
-        tcp->polls[rank] =
-            (struct pollfd){.fd = events ? peer->fd : -1, .events = (short)events};
+        tcp->polls[rank] = (struct pollfd){.fd = events ? peer->fd : -1, .events = (short)events};
         count += is_waiting(peer);
     }
     tcp->polls[tcp->base.size] = (struct pollfd){.fd = tcp->wake_fd, .events = POLLIN};
@@ -116,16 +115,15 @@ static int prepare(ls__tcp *tcp) {
 
 ls_status ls__tcp_drive(ls__tcp *tcp, ls__operation *operation) {
     if (atomic_load(&tcp->aborted))
-        return gave_up(tcp);
+        return gave_up(tcp, operation);
     LS_TRY(visit(tcp, operation, NULL));
     while (prepare(tcp) > 0) {
         tcp->has_waited = true;
-        int n = poll(tcp->polls, (nfds_t)tcp->base.size + 1,
-                     ls__tcp_poll_ms(operation->deadline));
+        int n = poll(tcp->polls, (nfds_t)tcp->base.size + 1, ls__tcp_poll_ms(operation->deadline));
         if (n < 0 && errno != EINTR)
             return ls__fail_errno(LS_ERR_SYSTEM, errno, "rank %d: poll", tcp->base.rank);
         if (atomic_load(&tcp->aborted))
-            return gave_up(tcp);
+            return gave_up(tcp, operation);
         if (n > 0)
             LS_TRY(visit(tcp, operation, tcp->polls));
         /* With data still coming the deadline holds as well. */

@@ -21,19 +21,10 @@ bool ls__tcp_wants(const ls__tcp_peer *peer) {
     }
 }
 
-static void operation_text(const ls__tcp *tcp, const ls__operation *operation, char *text,
-                           size_t bytes) {
-    snprintf(text, bytes, "rank %d: %s #%llu", tcp->base.rank,
-             ls__kind_name(operation->header.kind),
-             (unsigned long long)operation->header.sequence);
-}
-
 static ls_status peer_error(const ls__tcp *tcp, const ls__operation *operation,
                             const ls__tcp_peer *peer, ls_status status, const char *what) {
-    char text[96];
-    operation_text(tcp, operation, text, sizeof text);
-    return ls__fail(status, "%s: rank %d (host %s, pid %lld) %s", text, peer->rank, peer->host,
-                    (long long)peer->pid, what);
+    return ls__operation_fail(status, operation, tcp->base.rank, "rank %d (host %s, pid %lld) %s",
+                              peer->rank, peer->host, (long long)peer->pid, what);
 }
 
 static ls_status closed(const ls__tcp *tcp, const ls__operation *operation,
@@ -58,8 +49,7 @@ static ls_status garbled(const ls__tcp *tcp, const ls__operation *operation,
 /* The other side learns of the difference even if this side never showed it its header. */
 static void refuse(ls__tcp_peer *peer, const ls__header *mine, const ls__header *theirs) {
     ls__header both[2] = {*mine, *theirs};
-    if (!ls__tcp_at_boundary(peer) &&
-        (ls__tcp_flush(peer) <= 0 || !ls__tcp_at_boundary(peer)))
+    if (!ls__tcp_at_boundary(peer) && (ls__tcp_flush(peer) <= 0 || !ls__tcp_at_boundary(peer)))
         return;
     ls__tcp_queue(peer, LS__TCP_REFUSE, both, sizeof both, NULL, 0);
     (void)ls__tcp_flush(peer);
@@ -67,8 +57,7 @@ static void refuse(ls__tcp_peer *peer, const ls__header *mine, const ls__header 
 
 ls_status ls__tcp_compare(ls__tcp *tcp, const ls__operation *operation, ls__tcp_peer *peer,
                           const ls__header *theirs) {
-    ls_status status =
-        ls__header_compare(&operation->header, tcp->base.rank, theirs, peer->rank);
+    ls_status status = ls__header_compare(&operation->header, tcp->base.rank, theirs, peer->rank);
     if (status != LS_OK && peer->fd >= 0)
         refuse(peer, &operation->header, theirs);
     return status;

@@ -41,8 +41,7 @@ static ls_status accept_round(ls__tcp_join *join, ls__tcp_lobby *lobby, struct p
     ls__tcp_lobby_poll(lobby, polls);
     polls[lobby->size + 1] = (struct pollfd){.fd = join->fd[0], .events = POLLIN};
     int ms = ls__tcp_poll_ms(join->deadline);
-    if (poll(polls, (nfds_t)(lobby->size + 2), ms < ROUND_MS ? ms : ROUND_MS) < 0 &&
-        errno != EINTR)
+    if (poll(polls, (nfds_t)(lobby->size + 2), ms < ROUND_MS ? ms : ROUND_MS) < 0 && errno != EINTR)
         return ls__fail_errno(LS_ERR_SYSTEM, errno, "rank %d: poll", join->rank);
     if (polls[lobby->size + 1].revents != 0) /* only a failure can come now */
         LS_TRY(ls__tcp_note_recv(join, 0, LS__TCP_FAIL, NULL, 0));

@@ -144,16 +144,16 @@ static ls_status admit(ls__tcp_join *join, ls__tcp_guest *guest) {
     if (status != LS_OK)
         return refuse(guest, status);
     if (theirs->rank >= (uint32_t)join->world)
-        return refuse(guest, ls__fail(LS_ERR_MISMATCH, "%s: want a rank below %d", who,
-                                      join->world));
+        return refuse(guest,
+                      ls__fail(LS_ERR_MISMATCH, "%s: want a rank below %d", who, join->world));
     const int rank = (int)theirs->rank;
     if (rank == 0 || join->fd[rank] >= 0)
-        return refuse(guest, ls__fail(LS_ERR_MISMATCH,
-                                      "rank %d is there twice: host %s, pid %lld and host %s, pid "
-                                      "%lld; give every process its own RANK from 0 to %d",
-                                      rank, join->table[rank].host,
-                                      (long long)join->table[rank].pid, card->host,
-                                      (long long)card->pid, join->world - 1));
+        return refuse(guest,
+                      ls__fail(LS_ERR_MISMATCH,
+                               "rank %d is there twice: host %s, pid %lld and host %s, pid "
+                               "%lld; give every process its own RANK from 0 to %d",
+                               rank, join->table[rank].host, (long long)join->table[rank].pid,
+                               card->host, (long long)card->pid, join->world - 1));
     join->fd[rank] = guest->fd;
     join->table[rank] = *card;
     ls__tcp_set_options(guest->fd, join->place->timeout_s);
@@ -233,8 +233,7 @@ static ls_status await_reports(ls__tcp_join *join, struct pollfd *polls, bool *d
             polls[rank] = (struct pollfd){.fd = join->fd[rank], .events = POLLIN};
         if (ls__now_ns() >= join->deadline)
             return unfinished(join, done);
-        if (poll(polls, (nfds_t)join->world, ls__tcp_poll_ms(join->deadline)) < 0 &&
-            errno != EINTR)
+        if (poll(polls, (nfds_t)join->world, ls__tcp_poll_ms(join->deadline)) < 0 && errno != EINTR)
             return ls__fail_errno(LS_ERR_SYSTEM, errno, "rank 0: poll");
         for (int rank = 1; rank < join->world; rank++) {
             if (polls[rank].revents == 0)

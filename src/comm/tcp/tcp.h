@@ -275,11 +275,12 @@ bool ls__tcp_at_boundary(ls__tcp_peer *peer);
 typedef struct ls__tcp_memory {
     struct ls__tcp_memory *next;
     void *memory;
+    size_t bytes;
 } ls__tcp_memory;
 
 typedef struct ls__tcp {
     ls__transport base;
-    ls__tcp_peer **peer; /* (size) */
+    ls__tcp_peer **peer;  /* (size) */
     struct pollfd *polls; /* (size + 1), the last is wake_fd */
     const void **sources; /* (size) */
     double *weights;      /* (size) */
@@ -289,7 +290,7 @@ typedef struct ls__tcp {
 
     uint64_t started_ns; /* this operation */
     int arrived;         /* headers of it received */
-    bool has_waited; /* this operation has slept at least once */
+    bool has_waited;     /* this operation has slept at least once */
 
     pthread_mutex_t lock; /* held by run, close and the sending part of abort */
     int wake_fd;          /* eventfd: abort wakes run */
