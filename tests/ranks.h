@@ -39,6 +39,15 @@ enum { RANKS_MAX = 16 };
 
 #define CHECK_OK(call) CHECK((call) == LS_OK)
 
+/* The transport a test program runs on: LOCKSTEP_TEST_TRANSPORT, so that one program serves all. */
+static inline const char *ranks_transport(void) {
+    const char *transport = getenv("LOCKSTEP_TEST_TRANSPORT");
+    return transport && *transport ? transport : "shm";
+}
+
+static const int ranks_worlds[] = {1, 2, 3, 4, 5, 7, 8};
+enum { RANKS_WORLDS = sizeof ranks_worlds / sizeof ranks_worlds[0] };
+
 /* `job` is NULL where the test asked for ranks that join by themselves. */
 typedef void (*ranks_body)(int rank, ls_job *job, void *context);
 

@@ -61,20 +61,19 @@ static void started(int rank, ls_job *job, void *context) {
     }
 }
 
-static void on_shm(ranks_body body) {
-    static const int sizes[] = {1, 2, 3, 4, 5, 7, 8};
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
-        assert_int_equal(ranks_run(sizes[i], "shm", body, NULL), 0);
+static void on_all_worlds(ranks_body body) {
+    for (int i = 0; i < RANKS_WORLDS; i++)
+        assert_int_equal(ranks_run(ranks_worlds[i], ranks_transport(), body, NULL), 0);
 }
 
-static void test_basics_shm(void **state) {
+static void test_basics(void **state) {
     (void)state;
-    on_shm(basics);
+    on_all_worlds(basics);
 }
 
-static void test_started_shm(void **state) {
+static void test_started(void **state) {
     (void)state;
-    on_shm(started);
+    on_all_worlds(started);
 }
 
 /* Without any variable: a world of one. */
@@ -96,8 +95,8 @@ static void test_world_of_one(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_world_of_one),
-        cmocka_unit_test(test_basics_shm),
-        cmocka_unit_test(test_started_shm),
+        cmocka_unit_test(test_basics),
+        cmocka_unit_test(test_started),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -124,7 +124,7 @@ static ls_status open_tcp(ls__transport **transport, ls__job_place *place) {
 }
 
 static ls_status open_transport(ls__transport **transport, ls__job_place *place) {
-    choice chosen;
+    choice chosen = SELF;
     LS_TRY(choose(&chosen));
     if (chosen == SHM)
         return open_shm(transport, place);

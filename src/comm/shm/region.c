@@ -83,7 +83,7 @@ ls_status ls__shm_alloc(ls__shm *shm, ls__operation *operation) {
     LS_TRY(ls__shm_meet(shm, operation, (ls__shm_notice){.status = LS_OK}));
     ls__shm_region *region = calloc(1, sizeof *region), **link = NULL;
     ls_status mine = region ? LS_OK : ls__fail(LS_ERR_MEMORY, "no memory");
-    size_t slice = ls__memory_pages(operation->bytes), bytes;
+    size_t slice = ls__memory_pages(operation->bytes), bytes = 0;
     if (mine == LS_OK &&
         (slice == 0 || slice > INT64_MAX / 4 ||
          __builtin_mul_overflow(slice, (size_t)shm->base.size, &bytes) || bytes > INT64_MAX / 4))

@@ -1,0 +1,333 @@
+/* Every collective, reduction, dtype, size and kind of memory, in worlds of 1 to 8. Inputs are small
+ * whole numbers, whose results are exact in any order, so the comparison is for equal bytes. */
+#include "base/half.h"
+#include "ranks.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+enum {
+    PERIOD = 33,              /* the values repeat: elements i and i + 33 are equal */
+    LARGE_BYTES = 300 * 1024, /* more than two staging chunks */
+    BUFFER_BYTES = LARGE_BYTES + 4096,
+};
+
+/* --- values ---------------------------------------------------------------------------------------- */
+
+static int64_t value_of(int rank, size_t i, ls_dtype dtype, ls_op op) {
+    if (op == LS_PRODUCT)
+        return 1 + ((size_t)rank + i) % 3 / 2;
+    int64_t value = (int64_t)(((size_t)rank * 7 + i * 3) % 11);
+    return dtype == LS_U8 ? value : value - 5;
+}
+
+static void encode(void *buffer, size_t i, ls_dtype dtype, double value) {
+    float narrow = (float)value;
+    switch (dtype) {
+    case LS_F32:
+        ((float *)buffer)[i] = narrow;
+        break;
+    case LS_F64:
+        ((double *)buffer)[i] = value;
+        break;
+    case LS_F16:
+        ls__f32_to_f16((uint16_t *)buffer + i, &narrow, 1);
+        break;
+    case LS_BF16:
+        ls__f32_to_bf16((uint16_t *)buffer + i, &narrow, 1);
+        break;
+    case LS_I8:
+    case LS_U8:
+        ((uint8_t *)buffer)[i] = (uint8_t)(int64_t)value;
+        break;
+    case LS_I32:
+        ((int32_t *)buffer)[i] = (int32_t)value;
+        break;
+    default:
+        ((int64_t *)buffer)[i] = (int64_t)value;
+    }
+}
+
+static bool is_float(ls_dtype dtype) {
+    return dtype == LS_F32 || dtype == LS_F64 || dtype == LS_F16 || dtype == LS_BF16;
+}
+
+static double average(int64_t sum, int size, ls_dtype dtype) {
+    if (!is_float(dtype))
+        return (double)(sum / size);
+    if (dtype == LS_F64)
+        return (double)sum * (1.0 / size);
+    return (double)((float)sum * (float)(1.0 / size));
+}
+
+static double reduced(size_t i, int size, ls_dtype dtype, ls_op op) {
+    int64_t result = value_of(0, i, dtype, op);
+    for (int r = 1; r < size; r++) {
+        int64_t value = value_of(r, i, dtype, op);
+        if (op == LS_PRODUCT)
+            result *= value;
+        else if (op == LS_MIN)
+            result = value < result ? value : result;
+        else if (op == LS_MAX)
+            result = value > result ? value : result;
+        else
+            result += value;
+    }
+    return op == LS_AVG ? average(result, size, dtype) : (double)result;
+}
+
+/* Fills `count` elements with a pattern that starts at element `first` of it. rank -1: the result. */
+static void fill(void *buffer, size_t first, size_t count, int rank, int size, ls_dtype dtype,
+                 ls_op op) {
+    size_t element = ls_dtype_size(dtype), n = count < PERIOD ? count : PERIOD;
+    for (size_t i = 0; i < n; i++)
+        encode(buffer, i, dtype,
+               rank < 0 ? reduced(first + i, size, dtype, op)
+                        : (double)value_of(rank, first + i, dtype, op));
+    for (size_t done = n; done < count; done += n) {
+        n = count - done < done ? count - done : done / PERIOD * PERIOD;
+        memcpy((char *)buffer + done * element, buffer, n * element);
+    }
+}
+
+/* --- memory ---------------------------------------------------------------------------------------- */
+
+typedef enum memory { PLAIN, MAPPED, MIXED, MEMORIES } memory;
+
+typedef struct buffers {
+    int rank, size;
+    ls_group *world;
+    char *plain[2], *mapped[2];
+    char *expected;
+} buffers;
+
+static char *buffer_of(const buffers *b, memory kind, int which) {
+    bool mapped = kind == MAPPED || (kind == MIXED && b->rank % 2 == 1);
+    return mapped ? b->mapped[which] : b->plain[which];
+}
+
+static void buffers_make(buffers *b, ls_job *job) {
+    b->world = ls_job_world(job);
+    b->rank = ls_job_rank(job);
+    b->size = ls_job_world_size(job);
+    for (int i = 0; i < 2; i++) {
+        b->plain[i] = malloc(BUFFER_BYTES);
+        CHECK(b->plain[i]);
+        CHECK_OK(ls_group_alloc(b->world, BUFFER_BYTES, (void **)&b->mapped[i]));
+    }
+    b->expected = malloc(BUFFER_BYTES);
+    CHECK(b->expected);
+}
+
+static void buffers_free(buffers *b) {
+    for (int i = 0; i < 2; i++) {
+        free(b->plain[i]);
+        CHECK_OK(ls_group_free(b->world, b->mapped[i]));
+    }
+    free(b->expected);
+}
+
+/* --- cases ----------------------------------------------------------------------------------------- */
+
+/* Elements; at the edges between the ways data travels. */
+static size_t count_at(int i, size_t element) {
+    const size_t bytes[] = {2048, 2048 + element, 65536, 128 * 1024, 128 * 1024 + element};
+    if (i < 4)
+        return (const size_t[]){0, 1, 3, 101}[i];
+    return i < 9 ? bytes[i - 4] / element : LARGE_BYTES / element - 1;
+}
+
+enum { COUNTS = 10 };
+
+static void all_reduce_case(buffers *b, size_t count, ls_dtype dtype, ls_op op) {
+    size_t bytes = count * ls_dtype_size(dtype);
+    fill(b->expected, 0, count, -1, b->size, dtype, op);
+    for (int variant = 0; variant < 2 * MEMORIES; variant++) {
+        char *send = buffer_of(b, variant / 2, 0);
+        char *recv = variant % 2 ? send : buffer_of(b, variant / 2, 1);
+        memset(recv, 0x5a, bytes + 8);
+        fill(send, 0, count, b->rank, b->size, dtype, op);
+        CHECK_OK(ls_all_reduce(b->world, send, recv, count, dtype, op));
+        CHECK(memcmp(recv, b->expected, bytes) == 0);
+        CHECK(memcmp(recv + bytes, "ZZZZZZZZ", 8) == 0);
+    }
+}
+
+static void all_reduce(int rank, ls_job *job, void *context) {
+    (void)rank;
+    (void)context;
+    buffers b;
+    buffers_make(&b, job);
+    for (int dtype = 0; dtype < LS_DTYPE_COUNT; dtype++)
+        for (int op = 0; op < LS_OP_COUNT; op++)
+            for (int i = 0; i < COUNTS; i++) {
+                if (i > 6 && op != LS_SUM && op != LS_AVG)
+                    continue; /* large ones differ in the way they travel, not in arithmetic */
+                all_reduce_case(&b, count_at(i, ls_dtype_size(dtype)), dtype, op);
+            }
+    buffers_free(&b);
+}
+
+static void reduce_scatter_case(buffers *b, size_t count, ls_dtype dtype, ls_op op) {
+    size_t block = count * ls_dtype_size(dtype), mine = (size_t)b->rank * block;
+    fill(b->expected, (size_t)b->rank * count, count, -1, b->size, dtype, op);
+    for (int variant = 0; variant < 2 * MEMORIES; variant++) {
+        char *send = buffer_of(b, variant / 2, 0);
+        char *recv = variant % 2 ? send + mine : buffer_of(b, variant / 2, 1);
+        memset(recv, 0x5a, block);
+        fill(send, 0, count * (size_t)b->size, b->rank, b->size, dtype, op);
+        CHECK_OK(ls_reduce_scatter(b->world, send, recv, count, dtype, op));
+        CHECK(memcmp(recv, b->expected, block) == 0);
+    }
+}
+
+static void all_gather_case(buffers *b, size_t count, ls_dtype dtype) {
+    size_t block = count * ls_dtype_size(dtype);
+    for (int r = 0; r < b->size; r++)
+        fill(b->expected + (size_t)r * block, 0, count, r, b->size, dtype, LS_SUM);
+    for (int variant = 0; variant < 2 * MEMORIES; variant++) {
+        char *recv = buffer_of(b, variant / 2, 0);
+        char *send = variant % 2 ? recv + (size_t)b->rank * block : buffer_of(b, variant / 2, 1);
+        memset(recv, 0x5a, block * (size_t)b->size);
+        fill(send, 0, count, b->rank, b->size, dtype, LS_SUM);
+        CHECK_OK(ls_all_gather(b->world, send, recv, count, dtype));
+        CHECK(memcmp(recv, b->expected, block * (size_t)b->size) == 0);
+    }
+}
+
+static void blocks(int rank, ls_job *job, void *context) {
+    (void)rank;
+    (void)context;
+    buffers b;
+    buffers_make(&b, job);
+    for (int dtype = 0; dtype < LS_DTYPE_COUNT; dtype++)
+        for (int i = 0; i < COUNTS; i++) {
+            size_t count = count_at(i, ls_dtype_size(dtype));
+            if (i > 4)
+                count /= (size_t)b.size; /* the larger buffer holds a block for each rank */
+            all_gather_case(&b, count, dtype);
+            for (int op = 0; op < LS_OP_COUNT; op++)
+                if (i < 6 || op == LS_SUM)
+                    reduce_scatter_case(&b, count, dtype, op);
+        }
+    /* more than two chunks of each rank's own block */
+    free(b.plain[0]);
+    free(b.expected);
+    b.plain[0] = malloc((size_t)b.size * BUFFER_BYTES);
+    b.expected = malloc((size_t)b.size * BUFFER_BYTES);
+    CHECK(b.plain[0] && b.expected);
+    size_t count = LARGE_BYTES / 4 - 3, block = count * 4;
+    for (int r = 0; r < b.size; r++)
+        fill(b.expected + (size_t)r * block, 0, count, r, b.size, LS_F32, LS_SUM);
+    fill(b.plain[1], 0, count, b.rank, b.size, LS_F32, LS_SUM);
+    CHECK_OK(ls_all_gather(b.world, b.plain[1], b.plain[0], count, LS_F32));
+    CHECK(memcmp(b.plain[0], b.expected, block * (size_t)b.size) == 0);
+    buffers_free(&b);
+}
+
+static void broadcast(int rank, ls_job *job, void *context) {
+    (void)rank;
+    (void)context;
+    buffers b;
+    buffers_make(&b, job);
+    for (int i = 0; i < COUNTS; i++)
+        for (int kind = 0; kind < MEMORIES; kind++)
+            for (int root = 0; root < b.size; root++) {
+                size_t count = count_at(i, 4);
+                char *buffer = buffer_of(&b, kind, 0);
+                fill(b.expected, (size_t)i, count, root, b.size, LS_I32, LS_SUM);
+                fill(buffer, (size_t)i + 1, count, b.rank, b.size, LS_I32, LS_SUM);
+                if (b.rank == root)
+                    memcpy(buffer, b.expected, count * 4);
+                CHECK_OK(ls_broadcast(b.world, buffer, count, LS_I32, root));
+                CHECK(memcmp(buffer, b.expected, count * 4) == 0);
+            }
+    buffers_free(&b);
+}
+
+/* Around the ring: even ranks send first, so that large messages have a receiver. */
+static void point_to_point(int rank, ls_job *job, void *context) {
+    (void)context;
+    buffers b;
+    buffers_make(&b, job);
+    int next = (rank + 1) % b.size, before = (rank + b.size - 1) % b.size;
+    for (int i = 0; i < COUNTS && b.size > 1; i++)
+        for (int kind = 0; kind < MEMORIES; kind++) {
+            size_t count = count_at(i, 4);
+            char *send = buffer_of(&b, kind, 0), *recv = buffer_of(&b, kind, 1);
+            fill(send, 0, count, rank, b.size, LS_F32, LS_SUM);
+            fill(b.expected, 0, count, before, b.size, LS_F32, LS_SUM);
+            if (rank % 2 == 0)
+                CHECK_OK(ls_send(b.world, send, count, LS_F32, next));
+            CHECK_OK(ls_recv(b.world, recv, count, LS_F32, before));
+            if (rank % 2 == 1)
+                CHECK_OK(ls_send(b.world, send, count, LS_F32, next));
+            CHECK(memcmp(recv, b.expected, count * 4) == 0);
+        }
+    buffers_free(&b);
+}
+
+/* Small messages are buffered: everyone may send before anyone receives. */
+static void small_sends(int rank, ls_job *job, void *context) {
+    (void)context;
+    ls_group *world = ls_job_world(job);
+    int size = ls_group_size(world);
+    for (int round = 0; round < 200; round++) {
+        for (int to = 0; to < size; to++) {
+            int value = rank * 1000 + to + round;
+            if (to != rank)
+                CHECK_OK(ls_send(world, &value, 1, LS_I32, to));
+        }
+        for (int from = 0; from < size; from++) {
+            int value = 0;
+            if (from == rank)
+                continue;
+            CHECK_OK(ls_recv(world, &value, 1, LS_I32, from));
+            CHECK(value == from * 1000 + rank + round);
+        }
+    }
+}
+
+/* --- tests ----------------------------------------------------------------------------------------- */
+
+static void on_all_worlds(ranks_body body) {
+    for (int i = 0; i < RANKS_WORLDS; i++)
+        assert_int_equal(ranks_run(ranks_worlds[i], ranks_transport(), body, NULL), 0);
+}
+
+static void test_all_reduce(void **state) {
+    (void)state;
+    on_all_worlds(all_reduce);
+}
+
+static void test_blocks(void **state) {
+    (void)state;
+    on_all_worlds(blocks);
+}
+
+static void test_broadcast(void **state) {
+    (void)state;
+    on_all_worlds(broadcast);
+}
+
+static void test_point_to_point(void **state) {
+    (void)state;
+    on_all_worlds(point_to_point);
+}
+
+static void test_small_sends(void **state) {
+    (void)state;
+    on_all_worlds(small_sends);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_all_reduce),  cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_broadcast),   cmocka_unit_test(test_point_to_point),
+        cmocka_unit_test(test_small_sends),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
