@@ -1,0 +1,171 @@
+/* The CPU's device, inside: what the files of this folder share, and the kernels they define. */
+#ifndef LS_DEVICE_CPU_CPU_H
+#define LS_DEVICE_CPU_CPU_H
+
+#include "base/error.h"
+#include "device/device.h"
+
+typedef struct ls__onednn ls__onednn; /* onednn.h */
+
+typedef struct ls__cpu {
+    ls_device base;
+    ls__onednn *onednn;
+    char *scratch; /* grows to the largest need seen; one kernel at a time uses it */
+    size_t scratch_bytes;
+} ls__cpu;
+
+/* Compiled twice, for AVX2 and for any x86-64; the processor decides at load time. Bits do not
+ * differ: without contraction to FMA each element is computed by the same IEEE operations, and
+ * sums have their partial sums written out. Sanitizers run before the choice can be made. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) &&    \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define LS_KERNEL __attribute__((target_clones("avx2", "default")))
+#else
+#define LS_KERNEL
+#endif
+/* So that code of a kernel that is shared between kernels is vectorised like its own. */
+#define LS_INLINE static inline __attribute__((always_inline))
+
+/* Elements below which a second thread costs more than it brings (measured: a parallel region is
+ * about 5 us). */
+enum { LS__CPU_GRAIN = 16384 };
+
+/* Kernels that build values in pieces of this many elements before they store or add them. */
+enum { LS__CPU_PIECE = 256 };
+
+/* One part [begin, end) of a kernel's items. */
+typedef void ls__cpu_body(const void *arguments, size_t begin, size_t end);
+
+/* Runs `body` over [0, count), cut into one contiguous part a thread. `cost` is the number of
+ * elements one item stands for. A body must give each item a result that does not depend on the
+ * cut, so that neither do the bits. */
+void ls__cpu_parallel(ls_device *device, size_t count, size_t cost, ls__cpu_body *body,
+                      const void *arguments);
+
+/* Memory that is valid until the next call. */
+ls_status ls__cpu_scratch(ls_device *device, size_t bytes, void **memory);
+
+/* LS_ERR_UNSUPPORTED unless f32. */
+ls_status ls__cpu_require_f32(ls_dtype dtype, const char *kernel);
+
+/* y = values, or y += values */
+LS_INLINE void ls__cpu_store(float *y, const float *values, size_t count, bool accumulate) {
+    if (accumulate) {
+        for (size_t i = 0; i < count; i++)
+            y[i] += values[i];
+    } else {
+        for (size_t i = 0; i < count; i++)
+            y[i] = values[i];
+    }
+}
+
+LS_INLINE size_t ls__min_size(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
+/* Kernels: the contract of each stands in device.h. */
+ls_status ls__cpu_gemm(ls_device *device, ls_dtype dtype, bool ta, bool tb, size_t m, size_t n,
+                       size_t k, float alpha, const void *a, size_t lda, const void *b, size_t ldb,
+                       float beta, void *c, size_t ldc);
+
+ls_status ls__cpu_conv2d_forward(ls_device *device, ls_dtype dtype, const ls__conv2d *shape,
+                                 const void *x, const void *w, const void *bias, void *y);
+ls_status ls__cpu_conv2d_backward_data(ls_device *device, ls_dtype dtype, const ls__conv2d *shape,
+                                       const void *dy, const void *w, void *dx, bool accumulate);
+ls_status ls__cpu_conv2d_backward_weights(ls_device *device, ls_dtype dtype,
+                                          const ls__conv2d *shape, const void *x, const void *dy,
+                                          void *dw, bool accumulate_dw, void *dbias,
+                                          bool accumulate_dbias);
+ls_status ls__cpu_pool2d_forward(ls_device *device, ls_dtype dtype, const ls__pool2d *shape,
+                                 const void *x, void *y, int32_t *where);
+ls_status ls__cpu_pool2d_backward(ls_device *device, ls_dtype dtype, const ls__pool2d *shape,
+                                  const void *dy, const int32_t *where, void *dx, bool accumulate);
+
+ls_status ls__cpu_layer_norm_forward(ls_device *device, ls_dtype dtype, size_t rows, size_t columns,
+                                     const void *x, const void *weight, const void *bias,
+                                     float epsilon, void *y, float *mean, float *rstd);
+ls_status ls__cpu_layer_norm_backward(ls_device *device, ls_dtype dtype, size_t rows,
+                                      size_t columns, const void *x, const void *weight,
+                                      const float *mean, const float *rstd, const void *dy,
+                                      void *dx, bool accumulate_dx, void *dweight,
+                                      bool accumulate_dweight, void *dbias, bool accumulate_dbias);
+ls_status ls__cpu_batch_norm_forward(ls_device *device, ls_dtype dtype, const ls__batch_norm *shape,
+                                     bool training, const void *x, const void *weight,
+                                     const void *bias, void *y, float *mean, float *variance,
+                                     float *rstd);
+ls_status ls__cpu_batch_norm_backward(ls_device *device, ls_dtype dtype,
+                                      const ls__batch_norm *shape, bool training, const void *x,
+                                      const void *weight, const float *mean, const float *rstd,
+                                      const void *dy, void *dx, bool accumulate_dx, void *dweight,
+                                      bool accumulate_dweight, void *dbias, bool accumulate_dbias);
+
+ls_status ls__cpu_unary_forward(ls_device *device, ls_dtype dtype, ls__unary op, size_t count,
+                                const void *x, void *y);
+ls_status ls__cpu_unary_backward(ls_device *device, ls_dtype dtype, ls__unary op, size_t count,
+                                 const void *x, const void *y, const void *dy, void *dx,
+                                 bool accumulate);
+ls_status ls__cpu_binary_forward(ls_device *device, ls_dtype dtype, ls__binary op, size_t rows,
+                                 size_t columns, const void *a, const void *b, bool repeat_b,
+                                 void *y);
+ls_status ls__cpu_binary_backward(ls_device *device, ls_dtype dtype, ls__binary op, size_t rows,
+                                  size_t columns, const void *a, const void *b, bool repeat_b,
+                                  const void *dy, void *da, bool accumulate_da, void *db,
+                                  bool accumulate_db);
+ls_status ls__cpu_affine(ls_device *device, ls_dtype dtype, size_t count, float factor, float term,
+                         const void *x, void *y, bool accumulate);
+ls_status ls__cpu_dropout(ls_device *device, ls_dtype dtype, size_t per_sample,
+                          const uint64_t *samples, size_t sample_count, uint64_t seed,
+                          uint64_t purpose, float p, const void *x, void *y, bool accumulate);
+ls_status ls__cpu_softmax_forward(ls_device *device, ls_dtype dtype, bool logarithm, size_t rows,
+                                  size_t columns, const void *x, void *y);
+ls_status ls__cpu_softmax_backward(ls_device *device, ls_dtype dtype, bool logarithm, size_t rows,
+                                   size_t columns, const void *y, const void *dy, void *dx,
+                                   bool accumulate);
+
+ls_status ls__cpu_sum(ls_device *device, ls_dtype dtype, size_t outer, size_t n, size_t inner,
+                      float scale, const void *x, void *y, bool accumulate);
+ls_status ls__cpu_repeat(ls_device *device, ls_dtype dtype, size_t outer, size_t n, size_t inner,
+                         float scale, const void *dy, void *dx, bool accumulate);
+ls_status ls__cpu_max(ls_device *device, ls_dtype dtype, size_t outer, size_t n, size_t inner,
+                      const void *x, void *y, int32_t *where);
+ls_status ls__cpu_max_backward(ls_device *device, ls_dtype dtype, size_t outer, size_t n,
+                               size_t inner, const int32_t *where, const void *dy, void *dx,
+                               bool accumulate);
+
+ls_status ls__cpu_permute(ls_device *device, ls_dtype dtype, size_t dims, const size_t *shape,
+                          const size_t *permutation, const void *x, void *y, bool accumulate);
+ls_status ls__cpu_copy_rows(ls_device *device, ls_dtype dtype, size_t rows, size_t columns,
+                            const void *x, size_t x_stride, void *y, size_t y_stride,
+                            bool accumulate);
+
+ls_status ls__cpu_embedding_forward(ls_device *device, ls_dtype dtype, size_t table_rows,
+                                    size_t columns, const void *table, const int32_t *indices,
+                                    size_t count, void *y);
+ls_status ls__cpu_embedding_backward(ls_device *device, ls_dtype dtype, size_t table_rows,
+                                     size_t columns, const int32_t *indices, size_t count,
+                                     const void *dy, void *dtable, bool accumulate);
+size_t ls__cpu_attention_saved_bytes(ls_device *device, ls_dtype dtype, const ls__attention *shape);
+ls_status ls__cpu_attention_forward(ls_device *device, ls_dtype dtype, const ls__attention *shape,
+                                    const void *qkv, void *y, void *saved);
+ls_status ls__cpu_attention_backward(ls_device *device, ls_dtype dtype, const ls__attention *shape,
+                                     const void *qkv, const void *y, const void *saved,
+                                     const void *dy, void *dqkv, bool accumulate);
+
+ls_status ls__cpu_cross_entropy_forward(ls_device *device, ls_dtype dtype, size_t rows,
+                                        size_t columns, const void *x, const int32_t *targets,
+                                        float *loss, void *probs);
+ls_status ls__cpu_cross_entropy_backward(ls_device *device, ls_dtype dtype, size_t rows,
+                                         size_t columns, const void *probs, const int32_t *targets,
+                                         float dloss, void *dx, bool accumulate);
+ls_status ls__cpu_squared_error(ls_device *device, ls_dtype dtype, size_t count, const void *a,
+                                const void *b, float *loss);
+ls_status ls__cpu_count_correct(ls_device *device, ls_dtype dtype, size_t rows, size_t columns,
+                                const void *x, const int32_t *targets, size_t *correct);
+
+ls_status ls__cpu_sgd(ls_device *device, size_t count, const ls__sgd *o, float *weight,
+                      const float *gradient, float *momentum);
+ls_status ls__cpu_adam(ls_device *device, size_t count, const ls__adam *o, float *weight,
+                       const float *gradient, float *first, float *second);
+ls_status ls__cpu_sum_of_squares(ls_device *device, size_t count, const float *x, double *sum);
+
+#endif

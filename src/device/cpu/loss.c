@@ -1,0 +1,187 @@
+/* Losses: sums over rows in double, in an order that does not depend on the threads. */
+#include <math.h>
+
+#include "device/cpu/cpu.h"
+#include "device/cpu/math.h"
+#include "device/cpu/vector.h"
+
+struct loss_arguments {
+    size_t rows, columns, count;
+    const float *x, *b, *probs;
+    const int32_t *targets;
+    double *parts; /* a row's loss, a block's sum */
+    float *out;    /* probs or dx; may be NULL */
+    float dloss;
+    bool accumulate;
+};
+
+static ls_status check_targets(size_t rows, size_t columns, const int32_t *targets,
+                               const char *kernel) {
+    for (size_t row = 0; row < rows; row++)
+        if (targets[row] < -1 || (targets[row] >= 0 && (size_t)targets[row] >= columns))
+            return ls__fail(LS_ERR_RANGE,
+                            "%s: target %d in row %zu, want 0 to %zu, or -1 for padding", kernel,
+                            targets[row], row, columns - 1);
+    return LS_OK;
+}
+
+/* exp(x - most), written to `exps` where it is not NULL; returns their sum */
+LS_INLINE double sum_of_exps(const float *x, float most, size_t columns, float *exps) {
+    float piece[LS__CPU_PIECE];
+    double sum = 0;
+    for (size_t i = 0; i < columns; i += LS__CPU_PIECE) {
+        size_t count = ls__min_size(LS__CPU_PIECE, columns - i);
+        float *to = exps ? exps + i : piece;
+        for (size_t j = 0; j < count; j++)
+            to[j] = ls__exp(x[i + j] - most);
+        sum += (double)ls__sum_values(to, to, 0, count);
+    }
+    return sum;
+}
+
+LS_KERNEL static void cross_entropy_body(const void *arguments, size_t begin, size_t end) {
+    const struct loss_arguments *g = arguments;
+    for (size_t row = begin; row < end; row++) {
+        const float *x = g->x + row * g->columns;
+        float *probs = g->out ? g->out + row * g->columns : NULL;
+        float most = ls__largest(x, g->columns);
+        double sum = sum_of_exps(x, most, g->columns, probs);
+        int32_t target = g->targets[row];
+        g->parts[row] = target < 0 ? 0 : log(sum) + (double)most - (double)x[target];
+        if (!probs)
+            continue;
+        float scale = (float)(1.0 / sum);
+        for (size_t j = 0; j < g->columns; j++)
+            probs[j] *= scale;
+    }
+}
+
+static double add_parts(const double *parts, size_t count) {
+    double sum = 0;
+    for (size_t i = 0; i < count; i++)
+        sum += parts[i];
+    return sum;
+}
+
+ls_status ls__cpu_cross_entropy_forward(ls_device *device, ls_dtype dtype, size_t rows,
+                                        size_t columns, const void *x, const int32_t *targets,
+                                        float *loss, void *probs) {
+    LS_TRY(ls__cpu_require_f32(dtype, "cross_entropy"));
+    LS_TRY(check_targets(rows, columns, targets, "cross_entropy"));
+    void *parts;
+    LS_TRY(ls__cpu_scratch(device, rows * sizeof(double), &parts));
+    struct loss_arguments g = {
+        .columns = columns, .x = x, .targets = targets, .parts = parts, .out = probs};
+    if (columns > 0)
+        ls__cpu_parallel(device, rows, 8 * columns, cross_entropy_body, &g);
+    *loss = (float)(columns > 0 ? add_parts(parts, rows) : 0);
+    return LS_OK;
+}
+
+LS_KERNEL static void cross_entropy_backward_body(const void *arguments, size_t begin, size_t end) {
+    const struct loss_arguments *g = arguments;
+    float dloss = g->dloss;
+    for (size_t row = begin; row < end; row++) {
+        const float *probs = g->probs + row * g->columns;
+        float *dx = g->out + row * g->columns;
+        int32_t target = g->targets[row];
+        if (target < 0) {
+            for (size_t j = 0; j < g->columns && !g->accumulate; j++)
+                dx[j] = 0;
+            continue;
+        }
+        float before = g->accumulate ? dx[target] : 0;
+        if (g->accumulate)
+            for (size_t j = 0; j < g->columns; j++)
+                dx[j] += dloss * probs[j];
+        else
+            for (size_t j = 0; j < g->columns; j++)
+                dx[j] = dloss * probs[j];
+        dx[target] = before + dloss * (probs[target] - 1.0F);
+    }
+}
+
+ls_status ls__cpu_cross_entropy_backward(ls_device *device, ls_dtype dtype, size_t rows,
+                                         size_t columns, const void *probs, const int32_t *targets,
+                                         float dloss, void *dx, bool accumulate) {
+    LS_TRY(ls__cpu_require_f32(dtype, "cross_entropy"));
+    struct loss_arguments g = {.columns = columns,
+                               .probs = probs,
+                               .targets = targets,
+                               .out = dx,
+                               .dloss = dloss,
+                               .accumulate = accumulate};
+    ls__cpu_parallel(device, rows, columns, cross_entropy_backward_body, &g);
+    return LS_OK;
+}
+
+/* --- sums of squares: items are blocks of BLOCK elements, eight partial sums each --- */
+
+enum { BLOCK = 4096, PARTIALS = 8 };
+
+/* Sum of (a - b)^2 in double; b NULL: of a^2. */
+LS_INLINE double block_squares(const float *a, const float *b, size_t count) {
+    double partial[PARTIALS] = {0};
+    for (size_t i = 0; i < count; i += PARTIALS) {
+        size_t width = ls__min_size(PARTIALS, count - i);
+        for (size_t j = 0; j < width; j++) {
+            double value = b ? (double)a[i + j] - (double)b[i + j] : (double)a[i + j];
+            partial[j] += value * value;
+        }
+    }
+    return ((partial[0] + partial[4]) + (partial[2] + partial[6])) +
+           ((partial[1] + partial[5]) + (partial[3] + partial[7]));
+}
+
+LS_KERNEL static void squares_body(const void *arguments, size_t begin, size_t end) {
+    const struct loss_arguments *g = arguments;
+    for (size_t block = begin; block < end; block++) {
+        size_t first = block * BLOCK, count = ls__min_size(BLOCK, g->count - first);
+        g->parts[block] = g->b ? block_squares(g->x + first, g->b + first, count)
+                               : block_squares(g->x + first, NULL, count);
+    }
+}
+
+static ls_status sum_squares(ls_device *device, size_t count, const float *a, const float *b,
+                             double *sum) {
+    size_t blocks = count / BLOCK + (count % BLOCK != 0);
+    void *parts;
+    LS_TRY(ls__cpu_scratch(device, blocks * sizeof(double), &parts));
+    struct loss_arguments g = {.count = count, .x = a, .b = b, .parts = parts};
+    ls__cpu_parallel(device, blocks, BLOCK, squares_body, &g);
+    *sum = add_parts(parts, blocks);
+    return LS_OK;
+}
+
+ls_status ls__cpu_squared_error(ls_device *device, ls_dtype dtype, size_t count, const void *a,
+                                const void *b, float *loss) {
+    LS_TRY(ls__cpu_require_f32(dtype, "squared_error"));
+    double sum;
+    LS_TRY(sum_squares(device, count, a, b, &sum));
+    *loss = (float)sum;
+    return LS_OK;
+}
+
+ls_status ls__cpu_sum_of_squares(ls_device *device, size_t count, const float *x, double *sum) {
+    return sum_squares(device, count, x, NULL, sum);
+}
+
+/* --- accuracy --- */
+
+ls_status ls__cpu_count_correct(ls_device *device, ls_dtype dtype, size_t rows, size_t columns,
+                                const void *x, const int32_t *targets, size_t *correct) {
+    (void)device;
+    LS_TRY(ls__cpu_require_f32(dtype, "count_correct"));
+    LS_TRY(check_targets(rows, columns, targets, "count_correct"));
+    size_t count = 0;
+    for (size_t row = 0; row < rows; row++) {
+        const float *values = (const float *)x + row * columns;
+        size_t best = 0;
+        for (size_t j = 1; j < columns; j++)
+            if (values[j] > values[best])
+                best = j;
+        count += targets[row] >= 0 && (size_t)targets[row] == best;
+    }
+    *correct = count;
+    return LS_OK;
+}

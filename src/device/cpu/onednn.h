@@ -1,0 +1,87 @@
+/* oneDNN behind one door: the engine, and plans. All that differs between oneDNN's major versions
+ * is in onednn.c, conv2d.c and gemm.c.
+ *
+ * A plan is one primitive with its arguments. Where the primitive wants another memory layout than
+ * the caller's plain one, the plan holds the reorder too and a place for the reordered tensor in
+ * the device's scratch memory. Plans are made once for each key (operation, shape, flags), so that
+ * later calls only set pointers. */
+#ifndef LS_DEVICE_CPU_ONEDNN_H
+#define LS_DEVICE_CPU_ONEDNN_H
+
+#include <oneapi/dnnl/dnnl.h>
+
+#include "device/cpu/cpu.h"
+
+enum { LS__PLAN_ARGUMENTS = 4 };
+
+typedef enum ls__plan_flow {
+    LS__PLAN_READ,
+    LS__PLAN_WRITE,
+    LS__PLAN_ADD, /* the result is added to the caller's tensor */
+} ls__plan_flow;
+
+typedef struct ls__plan_argument {
+    int index; /* DNNL_ARG_... */
+    ls__plan_flow flow;
+    dnnl_memory_t caller; /* the caller's tensor, in plain layout */
+    dnnl_memory_t inner;  /* what the primitive works on; NULL: the caller's itself */
+    dnnl_primitive_t reorder;
+    size_t scratch_offset; /* of inner */
+} ls__plan_argument;
+
+typedef enum ls__plan_kind {
+    LS__PLAN_CONV_FORWARD,
+    LS__PLAN_CONV_BACKWARD_DATA,
+    LS__PLAN_CONV_BACKWARD_WEIGHTS,
+} ls__plan_kind;
+
+/* What a plan is made for. Compared as bytes: set all of it to zero first. */
+typedef struct ls__plan_key {
+    ls__plan_kind kind;
+    ls__plan_flow flow[2]; /* of the result; of the bias or its gradient */
+    bool bias;
+    ls__conv2d conv;
+} ls__plan_key;
+
+typedef struct ls__plan {
+    ls__plan_key key;
+    struct ls__plan *next; /* in the same slot of the table */
+    dnnl_primitive_t primitive;
+    size_t argument_count;
+    ls__plan_argument arguments[LS__PLAN_ARGUMENTS];
+    dnnl_memory_t scratchpad; /* NULL: none */
+    size_t scratchpad_offset;
+    size_t scratch_bytes;
+} ls__plan;
+
+ls_status ls__onednn_create(ls__onednn **onednn);
+void ls__onednn_destroy(ls__onednn *onednn);
+
+/* "gemm: oneDNN: invalid arguments" and the matching status; LS_OK for success. */
+ls_status ls__onednn_check(dnnl_status_t status, const char *what);
+
+/* oneDNN's OpenMP regions take the calling thread's setting. Enter sets the device's thread count
+ * and returns what was set before, for leave. */
+int ls__onednn_enter(ls_device *device);
+void ls__onednn_leave(ls_device *device, int before);
+
+dnnl_engine_t ls__onednn_engine(ls_device *device);
+
+/* The plan of `key`, or NULL. */
+ls__plan *ls__plan_find(ls_device *device, const ls__plan_key *key);
+/* A new, empty plan that is not in the table yet. */
+ls_status ls__plan_new(ls__plan **plan, const ls__plan_key *key);
+void ls__plan_destroy(ls__plan *plan);
+/* Makes the primitive out of the description. Call it first, once. */
+ls_status ls__plan_set_primitive(ls_device *device, ls__plan *plan, const_dnnl_op_desc_t op,
+                                 const_dnnl_primitive_desc_t hint,
+                                 dnnl_primitive_desc_t *description);
+/* Adds an argument: the caller's layout, and the one that the primitive asks for. */
+ls_status ls__plan_add(ls_device *device, ls__plan *plan, int index, ls__plan_flow flow,
+                       const dnnl_memory_desc_t *caller, const dnnl_memory_desc_t *inner);
+/* Puts a finished plan into the table. */
+void ls__plan_keep(ls_device *device, ls__plan *plan);
+/* Runs it on the caller's tensors, in the order in which the arguments were added. */
+ls_status ls__plan_run(ls_device *device, ls__plan *plan, void *const *tensors, const char *what);
+
+#endif

@@ -1,0 +1,117 @@
+/* Device life, memory and matrix products. */
+#include "device_support.h"
+
+static void test_device_life(void **state) {
+    (void)state;
+    ls_device *device;
+    assert_int_equal(ls_device_cpu(&device, 0), LS_OK);
+    assert_string_equal(ls_device_name(device), "cpu");
+    assert_int_equal(ls_device_threads(device), 1);
+    ls_device_destroy(device);
+    assert_int_equal(ls_device_cpu(&device, 3), LS_OK);
+    assert_int_equal(ls_device_threads(device), 3);
+    ls_device_destroy(device);
+    assert_int_equal(ls_device_cpu(&device, -1), LS_ERR_ARGUMENT);
+    assert_null(device);
+    assert_int_equal(ls_device_cpu(NULL, 1), LS_ERR_ARGUMENT);
+    ls_device_destroy(NULL);
+}
+
+static void test_memory(void **state) {
+    fixture *f = *state;
+    const ls__device_table *t = f->two->table;
+    size_t sizes[] = {0, 1, 63, 64, 65, 4096, 1000003};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        void *a, *b;
+        assert_int_equal(t->alloc(f->two, sizes[i], &a), LS_OK);
+        assert_int_equal(t->alloc(f->two, sizes[i], &b), LS_OK);
+        assert_int_equal((uintptr_t)a % 64, 0);
+        memset(a, 1, sizes[i]);
+        memset(b, 2, sizes[i]);
+        assert_int_equal(t->copy(f->two, b, a, sizes[i]), LS_OK);
+        assert_memory_equal(a, b, sizes[i]);
+        assert_int_equal(t->zero(f->two, a, sizes[i]), LS_OK);
+        for (size_t j = 0; j < sizes[i]; j++)
+            assert_int_equal(((char *)a)[j], 0);
+        t->free(f->two, a);
+        t->free(f->two, b);
+    }
+    void *memory;
+    assert_int_equal(t->alloc(f->one, SIZE_MAX, &memory), LS_ERR_MEMORY);
+    assert_int_equal(t->alloc(f->one, (size_t)1 << 60, &memory), LS_ERR_MEMORY);
+    assert_non_null(strstr(ls_error_text(), "1152921504606846976 bytes"));
+}
+
+struct gemm_case {
+    size_t m, n, k, pad; /* pad: elements by which rows are longer than needed */
+};
+
+static const struct gemm_case GEMM_CASES[] = {
+    {1, 1, 1, 0},    {1, 7, 5, 0},     {7, 1, 5, 0},      {5, 7, 1, 0},       {3, 5, 0, 0},
+    {13, 17, 9, 0},  {13, 17, 9, 3},   {64, 64, 64, 0},   {65, 33, 129, 5},   {128, 10, 200, 0},
+    {1, 300, 70, 0}, {300, 1, 700, 1}, {97, 384, 128, 0}, {200, 130, 513, 2},
+};
+
+/* Tolerance: k products of numbers below 1, each rounded: far below 1e-5 of the sum. */
+static void check_gemm(fixture *f, struct gemm_case c, bool ta, bool tb, float alpha, float beta) {
+    size_t lda = (ta ? c.m : c.k) + c.pad, ldb = (tb ? c.k : c.n) + c.pad, ldc = c.n + c.pad;
+    float *a = uniform(f, (ta ? c.k : c.m) * lda + 1, -1, 1);
+    float *b = uniform(f, (tb ? c.n : c.k) * ldb + 1, -1, 1);
+    float *got = destination(f, c.m * ldc, beta != 0);
+    float *again = copy_of(f, got, c.m * ldc);
+    double *want = reference(f, got, c.m * ldc, true);
+    for (size_t i = 0; i < c.m; i++) {
+        for (size_t j = 0; j < c.n; j++) {
+            double sum = 0;
+            for (size_t l = 0; l < c.k; l++)
+                sum += (double)(ta ? a[l * lda + i] : a[i * lda + l]) *
+                       (double)(tb ? b[j * ldb + l] : b[l * ldb + j]);
+            double before = beta != 0 ? (double)beta * want[i * ldc + j] : 0;
+            want[i * ldc + j] = (double)alpha * sum + before;
+        }
+    }
+    const ls__device_table *t = f->one->table;
+    lda = lda ? lda : 1;
+    ldb = ldb ? ldb : 1;
+    assert_int_equal(
+        t->gemm(f->one, LS_F32, ta, tb, c.m, c.n, c.k, alpha, a, lda, b, ldb, beta, got, ldc),
+        LS_OK);
+    expect_close(got, want, c.m * ldc, 1e-5, "gemm");
+    float *start = copy_of(f, again, c.m * ldc), *third = copy_of(f, again, c.m * ldc);
+    t->gemm(f->one, LS_F32, ta, tb, c.m, c.n, c.k, alpha, a, lda, b, ldb, beta, again, ldc);
+    expect_equal_bits(got, again, c.m * ldc * sizeof *got, "gemm, second run");
+    t->gemm(f->two, LS_F32, ta, tb, c.m, c.n, c.k, alpha, a, lda, b, ldb, beta, start, ldc);
+    expect_close(start, want, c.m * ldc, 1e-5, "gemm, two threads");
+    t->gemm(f->two, LS_F32, ta, tb, c.m, c.n, c.k, alpha, a, lda, b, ldb, beta, third, ldc);
+    expect_equal_bits(start, third, c.m * ldc * sizeof *got, "gemm, two threads, second run");
+}
+
+static void test_gemm(void **state) {
+    for (size_t i = 0; i < sizeof GEMM_CASES / sizeof *GEMM_CASES; i++) {
+        for (int transposed = 0; transposed < 4; transposed++) {
+            bool ta = transposed & 1, tb = transposed & 2;
+            check_gemm(*state, GEMM_CASES[i], ta, tb, 1, 0);
+            check_gemm(*state, GEMM_CASES[i], ta, tb, 1, 1);
+            check_gemm(*state, GEMM_CASES[i], ta, tb, 0.5F, -2);
+        }
+    }
+}
+
+static void test_dtype(void **state) {
+    fixture *f = *state;
+    float one = 1, result;
+    assert_int_equal(f->one->table->gemm(f->one, LS_BF16, false, false, 1, 1, 1, 1, &one, 1, &one,
+                                         1, 0, &result, 1),
+                     LS_ERR_UNSUPPORTED);
+    assert_non_null(strstr(ls_error_text(), "BF16"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_device_life),
+        kernel_test(test_memory),
+        kernel_test(test_gemm),
+        kernel_test(test_dtype),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
