@@ -50,7 +50,8 @@ static int parse(values *v, bool stop, const char *arguments, char *message, siz
                                  .options = options,
                                  .option_count = sizeof options / sizeof options[0],
                                  .stop_at_positional = stop};
-    char copy[500], *argv[40] = {"test"};
+    static char copy[500]; /* text options point into it */
+    char *argv[40] = {"test"};
     int argc = 1, first = 0, code = -1;
     snprintf(copy, sizeof copy, "%s", arguments);
     for (char *word = strtok(copy, " "); word; word = strtok(NULL, " "))
