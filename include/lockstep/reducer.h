@@ -59,7 +59,8 @@ typedef struct ls_reducer_options {
 LS_API ls_status ls_reducer_create(ls_reducer **reducer, ls_group *group,
                                    const ls_reducer_param *params, size_t count,
                                    const ls_reducer_options *options);
-/* Collective. NULL is allowed (on all ranks). */
+/* Collective between steps. Inside a step, where a rank gives up, it is not: it waits for what this rank
+ * started, and the gradients' memory stays until the job ends. NULL is allowed (on all ranks). */
 LS_API void ls_reducer_destroy(ls_reducer *reducer);
 
 /* Collective, between steps. Lays the buckets out in this ready order: `order` is a permutation of

@@ -178,9 +178,12 @@ static ls_status wait_started(ls_reducer *reducer) {
 void ls_reducer_destroy(ls_reducer *reducer) {
     if (reducer == NULL)
         return;
+    /* Inside a step this rank is giving up, so no other need be here: what was started may end, but
+     * freeing is a collective, and the others would take it for a wrong call instead of a lost rank. */
     if (reducer->in_step)
         wait_started(reducer);
-    ls_group_free(reducer->group, reducer->memory);
+    else
+        ls_group_free(reducer->group, reducer->memory);
     free_local(reducer);
 }
 
