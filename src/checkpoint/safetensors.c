@@ -239,6 +239,8 @@ static ls_status parse(ls_safetensors *f, const unsigned char *bytes, size_t siz
                         file, size, (unsigned long long)header + 8);
     json_error_t error;
     f->root = json_loadb((const char *)bytes + 8, (size_t)header, JSON_REJECT_DUPLICATES, &error);
+    if (!f->root && json_error_code(&error) == json_error_out_of_memory)
+        return ls__fail(LS_ERR_MEMORY, "%s: no memory for its header", file);
     if (!f->root)
         return ls__fail(LS_ERR_FORMAT, "%s: its header is no valid JSON, at byte %d: %s", file,
                         error.position + 8, error.text);

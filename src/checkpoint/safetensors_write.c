@@ -37,9 +37,15 @@ static ls_status add_entry(json_t *root, const ls_safetensors_entry *entry, uint
         return ls__fail(LS_ERR_ARGUMENT, "%s: more than 2^63 bytes of tensors", path);
     json_t *shape = json_array();
     for (size_t i = 0; i < entry->dims; i++)
-        json_array_append_new(shape, json_integer((json_int_t)entry->shape[i]));
+        if (json_array_append_new(shape, json_integer((json_int_t)entry->shape[i])) != 0) {
+            json_decref(shape);
+            return ls__fail(LS_ERR_MEMORY, "%s: no memory for its header", path);
+        }
+    /* "o" takes the shape over, also on failure */
     json_t *object = json_pack("{s:s, s:o, s:[I, I]}", "dtype", entry->dtype, "shape", shape,
                                "data_offsets", (json_int_t)*at, (json_int_t)end);
+    if (!object)
+        return ls__fail(LS_ERR_MEMORY, "%s: no memory for its header", path);
     *at = end;
     if (json_object_set_new(root, entry->name, object) != 0)
         return ls__fail(LS_ERR_ARGUMENT, "%s: tensor name \"%.100s\" is no UTF-8", path,
@@ -51,14 +57,17 @@ static ls_status fill_header(json_t *root, const char *path, const ls_safetensor
                              size_t count, const char *const *keys, const char *const *values,
                              size_t metadata_count) {
     json_t *metadata = json_object();
+    if (!metadata)
+        return ls__fail(LS_ERR_MEMORY, "%s: no memory for its header", path);
     for (size_t i = 0; i < metadata_count; i++)
         if (json_object_set_new(metadata, keys[i], json_string(values[i])) != 0) {
             json_decref(metadata);
             return ls__fail(LS_ERR_ARGUMENT, "%s: metadata \"%.100s\" is no UTF-8", path, keys[i]);
         }
-    if (metadata_count > 0)
-        json_object_set(root, "__metadata__", metadata);
+    bool kept = metadata_count == 0 || json_object_set(root, "__metadata__", metadata) == 0;
     json_decref(metadata);
+    if (!kept)
+        return ls__fail(LS_ERR_MEMORY, "%s: no memory for its header", path);
     uint64_t at = 0;
     for (size_t i = 0; i < count; i++)
         LS_TRY(add_entry(root, &entries[i], &at, path));
