@@ -70,6 +70,8 @@ static void serve(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer *peer, sh
         judge(v, ls__tcp_read_peer(tcp, operation, peer));
     else if ((events & (POLLRDHUP | POLLHUP | POLLERR)) && ls__tcp_has_out(peer))
         judge(v, ls__tcp_last_words(tcp, operation, peer));
+    else if (events != 0 && !ls__tcp_has_out(peer))
+        judge(v, ls__tcp_watch(tcp, operation, peer));
     if (ls__tcp_has_out(peer) && v->status == LS_OK && ls__tcp_flush(peer) < 0)
         judge(v, ls__tcp_last_words(tcp, operation, peer));
 }
@@ -106,6 +108,8 @@ static int prepare(ls__tcp *tcp) {
             events |= POLLIN | POLLRDHUP;
         if (peer->fd >= 0 && ls__tcp_has_out(peer))
             events |= POLLOUT | POLLRDHUP;
+        if (peer->fd >= 0 && events == 0 && !peer->left) /* it may still give up */
+            events = POLLIN | POLLRDHUP;
         tcp->polls[rank] = (struct pollfd){.fd = events ? peer->fd : -1, .events = (short)events};
         count += is_waiting(peer);
     }
@@ -116,6 +120,8 @@ static int prepare(ls__tcp *tcp) {
 ls_status ls__tcp_drive(ls__tcp *tcp, ls__operation *operation) {
     if (atomic_load(&tcp->aborted))
         return gave_up(tcp, operation);
+    for (int rank = 0; rank < tcp->base.size; rank++)
+        tcp->peer[rank]->left = false;
     LS_TRY(visit(tcp, operation, NULL));
     while (prepare(tcp) > 0) {
         tcp->has_waited = true;

@@ -280,6 +280,24 @@ ls_status ls__tcp_read_peer(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer
     return status;
 }
 
+ls_status ls__tcp_watch(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer *peer) {
+    int got = peer->filling ? -1 : ls__tcp_peek(peer);
+    if (got == 0)
+        return LS_OK;
+    bool tells =
+        got == 1 && (peer->frame.type == LS__TCP_REFUSE || peer->frame.type == LS__TCP_GOODBYE);
+    if (tells)
+        got = ls__tcp_need(peer, peer->frame.bytes);
+    if (tells && got == 0)
+        return LS_OK;
+    /* One that has done its part and leaves, well or not, does not hinder this operation. */
+    if (!tells || got < 0 || peer->buffer[peer->buffer_at] == '\0') {
+        peer->left = true;
+        return LS_OK;
+    }
+    return take_frame(tcp, operation, peer);
+}
+
 ls_status ls__tcp_last_words(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer *peer) {
     char sink[4096];
     for (;;) {

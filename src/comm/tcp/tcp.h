@@ -232,7 +232,7 @@ typedef struct ls__tcp_peer {
 
     /* incoming */
     ls__tcp_expect expect;
-    bool left; /* ANY: the next frame is for a later operation */
+    bool left; /* what comes next is for a later operation: not looked at in this one */
     bool frame_open;
     ls__tcp_frame frame;
     size_t frame_left; /* bytes of its body not yet taken */
@@ -305,6 +305,8 @@ ls_status ls__tcp_drive(ls__tcp *tcp, ls__operation *operation);
 /* frames.c: reads what `peer` has for this operation; stops when nothing more is wanted or there. */
 ls_status ls__tcp_read_peer(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer *peer);
 bool ls__tcp_wants(const ls__tcp_peer *peer);
+/* Nothing is wanted from `peer` any more, but it has something: does it give up? */
+ls_status ls__tcp_watch(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer *peer);
 /* `peer` takes no more data: why? Its last frames may tell. Always an error. */
 ls_status ls__tcp_last_words(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer *peer);
 /* Takes the oldest early send out of the inbox; the caller frees it. NULL: none. */
