@@ -187,6 +187,11 @@ first_failure() {
         ! grep -qx '    line 2' "$folder/err" || fail "first failure: want the last ten lines"
     want_err "ended by the launcher (SIGTERM)" "first failure"
     want_nothing_left "${marker}fail" "first failure"
+    run -n 40 sh -c 'test $RANK != 20 || exit 6; exec sleep 100' "${marker}many"
+    want_code 6 "many ranks"
+    want_err "ranks 0 to 19: each was ended by the launcher (SIGTERM)" "many ranks"
+    want_err "ranks 21 to 39: each was ended by the launcher (SIGTERM)" "many ranks"
+    want_nothing_left "${marker}many" "many ranks"
     # who ignores SIGTERM is killed
     begin=$(now_ms)
     run -n 2 bash -c 'test $RANK = 0 && exit 3; trap "" TERM; while :; do sleep 0.1; done' "${marker}stubborn"

@@ -39,9 +39,11 @@ static int launch(const run_settings *settings, const ls__command *command, char
         .json = settings->format == 1,
     };
     int code;
-    if (ls__launch(&options, &code) != LS_OK)
-        fprintf(stderr, "lockstep run: %s\n", ls_error_text());
-    return code;
+    ls_status status = ls__launch(&options, &code);
+    if (status == LS_OK)
+        return code;
+    fprintf(stderr, "lockstep run: %s\n", ls_error_text());
+    return code > LS__EXIT_FAILURE ? code : ls__cli_exit_code(status);
 }
 
 int ls__cli_run(int argc, char **argv) {

@@ -325,9 +325,10 @@ static ls_status open_job(ls__launch_job *job) {
     if (!job->ranks)
         return ls__fail(LS_ERR_MEMORY, "no memory for %d ranks", ranks);
     LS_TRY(ls__watcher_start(&job->watcher, ranks));
-    if (job->options->transport == LS__LAUNCH_SHM)
-        LS_TRY(ls__segment_create(&job->segment_fd, ranks));
-    return LS_OK;
+    if (job->options->transport != LS__LAUNCH_SHM)
+        return LS_OK;
+    ls_status status = ls__segment_create(&job->segment_fd, ranks);
+    return status == LS_OK ? LS_OK : ls__fail_context(status, "transport shm (tcp is the other)");
 }
 
 static void free_job(ls__launch_job *job) {

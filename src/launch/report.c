@@ -60,13 +60,33 @@ static const ls__lines *last_words(const ls__rank *rank) {
     return ls__lines_tail_count(lines) ? lines : &rank->streams[LS__STDOUT].lines;
 }
 
-static void print_other(const ls__launch_job *job, const ls__rank *rank) {
-    char how[120];
-    ls__rank_describe(rank, how, sizeof how);
-    bool ours = rank->signal && rank->signal == rank->signal_sent;
-    if (ours)
-        snprintf(how, sizeof how, "was ended by the launcher (%s)", ls__signal_name(rank->signal));
-    fprintf(stderr, "%s: rank %d (pid %d) %s\n", job->command, rank->number, (int)rank->pid, how);
+static void describe_end(const ls__rank *rank, char *text, size_t bytes) {
+    if (rank->signal && rank->signal == rank->signal_sent)
+        snprintf(text, bytes, "was ended by the launcher (%s)", ls__signal_name(rank->signal));
+    else
+        ls__rank_describe(rank, text, bytes);
+}
+
+/* One line for each rank; neighbours that ended the same way share one in large jobs. */
+static void print_others(const ls__launch_job *job) {
+    enum { LARGE = 16, BYTES = 120 };
+    for (int i = 0, next; i < job->started; i = next) {
+        const ls__rank *rank = &job->ranks[i];
+        char how[BYTES], same[BYTES];
+        describe_end(rank, how, sizeof how);
+        next = i + 1;
+        if (i == job->first_failure)
+            continue;
+        for (; job->started > LARGE && next < job->started && next != job->first_failure; next++) {
+            describe_end(&job->ranks[next], same, sizeof same);
+            if (strcmp(how, same) != 0)
+                break;
+        }
+        if (next == i + 1)
+            fprintf(stderr, "%s: rank %d (pid %d) %s\n", job->command, i, (int)rank->pid, how);
+        else
+            fprintf(stderr, "%s: ranks %d to %d: each %s\n", job->command, i, next - 1, how);
+    }
 }
 
 static void print_failure(const ls__launch_job *job) {
@@ -83,10 +103,7 @@ static void print_failure(const ls__launch_job *job) {
     if (first->signal == SIGKILL)
         fprintf(stderr, "    (if nobody sent that signal, the machine may have run out of memory: "
                         "dmesg tells)\n");
-    for (int i = 0; i < job->started; i++) {
-        if (i != job->first_failure)
-            print_other(job, &job->ranks[i]);
-    }
+    print_others(job);
 }
 
 /* A mistake of the user that every rank found: the ranks' own line is the message, once. */
