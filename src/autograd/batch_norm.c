@@ -11,17 +11,28 @@ struct batch_norm {
     float *mean, *rstd; /* (C) */
 };
 
-static ls_status batch_norm_backward(ls_step *step, ls__node *node) {
+static ls_status contribute(ls_step *step, ls__node *node, bool to_x, bool to_weight,
+                            bool to_bias) {
     const struct batch_norm *b = (const struct batch_norm *)node;
     ls_tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2];
     void *dx, *dweight, *dbias;
     bool add_x, add_weight, add_bias;
-    LS_TRY(ls__tape_gradient(step, x, &dx, &add_x));
-    LS_TRY(ls__tape_gradient(step, weight, &dweight, &add_weight));
-    LS_TRY(ls__tape_gradient(step, bias, &dbias, &add_bias));
+    LS_TRY(ls__tape_gradient(step, to_x ? x : NULL, &dx, &add_x));
+    LS_TRY(ls__tape_gradient(step, to_weight ? weight : NULL, &dweight, &add_weight));
+    LS_TRY(ls__tape_gradient(step, to_bias ? bias : NULL, &dbias, &add_bias));
     return step->device->table->batch_norm_backward(
         step->device, x->dtype, &b->shape, true, x->data, weight->data, b->mean, b->rstd,
         node->output->grad->data, dx, add_x, dweight, add_weight, dbias, add_bias);
+}
+
+/* Where one tensor stands for two, the second adds to what the first wrote: one after the other. */
+static ls_status batch_norm_backward(ls_step *step, ls__node *node) {
+    const ls_tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2];
+    if (x != weight && weight != bias && bias != x)
+        return contribute(step, node, true, true, true);
+    LS_TRY(contribute(step, node, true, false, false));
+    LS_TRY(contribute(step, node, false, true, false));
+    return contribute(step, node, false, false, true);
 }
 
 static ls_status check_inputs(const ls_step *step, const ls_tensor *x, const ls_tensor *weight,
