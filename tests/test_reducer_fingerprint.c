@@ -102,7 +102,7 @@ static void body(int rank, ls_job *job, void *context) {
 
 static void run(change_fn change, int world, int rank, const char *want, ls_status of_changed) {
     mismatch m = {change, rank, want, of_changed};
-    assert_int_equal(ranks_run(world, "shm", body, &m), 0);
+    assert_int_equal(ranks_run(world, ranks_transport(), body, &m), 0);
 }
 
 static void test_each_field_is_named(void **state) {

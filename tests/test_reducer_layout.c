@@ -46,7 +46,8 @@ static void check_promises(const model *m, const ls__layout *layout, size_t firs
     assert_int_equal(at, layout->bytes);
 
     size_t end = 0;
-    size_t *members = calloc(layout->bucket_count, sizeof *members);
+    size_t *members = calloc(layout->bucket_limit + 1, sizeof *members);
+    assert_non_null(members);
     for (size_t position = 0; position < m->count; position++) {
         size_t i = m->order[position];
         const ls__place *p = &layout->place[i];

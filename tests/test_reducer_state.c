@@ -165,7 +165,7 @@ static void empty_body(int rank, ls_job *job, void *context) {
 
 static void run(ranks_body body, void *context) {
     for (int world = 1; world <= 3; world++)
-        assert_int_equal(ranks_run(world, "shm", body, context), 0);
+        assert_int_equal(ranks_run(world, ranks_transport(), body, context), 0);
 }
 
 static void test_wrong_calls(void **state) {

@@ -73,7 +73,9 @@ LS_API ls_status ls_reducer_set_order(ls_reducer *reducer, const size_t *order);
  * frozen one. Valid until ls_reducer_set_order or ls_reducer_destroy. */
 LS_API void *ls_reducer_gradient(ls_reducer *reducer, size_t i);
 
-/* Begins a step. weight: this rank's samples or tokens, 0 or between 1e-30 and 1e30. */
+/* Begins a step. weight: this rank's samples or tokens, 0 or between 1e-30 and 1e30. Until
+ * ls_reducer_wait returned, nothing else may be started on the group: when a bucket starts depends on
+ * the order in which gradients become ready here, so ranks would disagree on what comes first. */
 LS_API ls_status ls_reducer_begin(ls_reducer *reducer, double weight);
 /* Gradient i is complete in its storage; it must not be touched until ls_reducer_wait returned. Twice in
  * one step or outside of begin .. wait is LS_ERR_STATE. One thread at a time. */

@@ -85,11 +85,19 @@ static ls_status name_difference(const ls__description *zero, const ls__descript
     }
 }
 
+/* Of a description that is sent: a length from another rank is not believed beyond it. */
+static const int64_t length_max = (int64_t)1 << 28;
+
 /* Copies the description of `root` to all ranks; the caller frees it. */
 static ls_status share_description(ls_group *group, const ls__description *mine, int root,
                                    ls__description *shared) {
     int64_t length = (int64_t)mine->length;
     LS_TRY(ls_broadcast(group, &length, 1, LS_I64, root));
+    if (length < 0 || length > length_max)
+        return ls__fail(LS_ERR_MISMATCH,
+                        "ls_reducer_create: ranks have different parameters; the list of rank %d, "
+                        "%" PRId64 " bytes, is too long to say which",
+                        root, length);
     /* One byte more than came: a string always ends. */
     shared->text = calloc((size_t)length + 1, 1);
     if (shared->text == NULL)
