@@ -1,7 +1,7 @@
 /* exp, expm1, tanh and erf as straight-line code that a compiler turns into vector instructions.
  * Only IEEE operations in a written order: the same bits on every x86-64, with any vector width.
  * Errors against the exact value, measured by tests/test_device_elementwise.c: exp, expm1, tanh and
- * erf below 4e-7 relative. NaN gives NaN, infinities their limits. */
+ * erf below 3e-7 relative. NaN gives NaN, infinities their limits. */
 #ifndef LS_DEVICE_CPU_MATH_H
 #define LS_DEVICE_CPU_MATH_H
 
