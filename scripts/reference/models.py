@@ -306,7 +306,7 @@ def main():
           lambda p: torch.optim.AdamW(
               [{"params": [t for t in values(p) if t.ndim >= 2], "weight_decay": 0.1},
                {"params": [t for t in values(p) if t.ndim < 2], "weight_decay": 0.0}],
-              lr=1e-2, betas=(0.9, 0.99)), clip=1.0)
+              lr=1e-2, betas=(0.9, 0.99), eps=1e-6), clip=1.0)
     train("model_bn.safetensors", "", bn_params(), bn_net,
           images(STEPS, 16, 1, 8, 8), labels(STEPS, 5, 16),
           lambda p: torch.optim.SGD(values(p), lr=0.1, momentum=0.9),
