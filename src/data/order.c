@@ -6,8 +6,9 @@
  * four times the count, so that is fewer than four passes on average. The round function is Philox
  * under a round key, and the round keys are Philox under (seed, epoch).
  *
- * Eight rounds: with halves of one bit, as for four samples, the permutations are still uniform to
- * within a percent; four rounds are not. */
+ * Eight rounds, because small domains mix slowly. Four samples have 24 orders; over 240,000 seeds
+ * their counts are off by up to 27 % with four rounds, 8 % with six, and by chance alone with eight
+ * (chi-square 30 for 23 degrees of freedom). */
 #include "data/order.h"
 
 #include <lockstep/random.h>
