@@ -48,6 +48,10 @@ LS_API ls_status ls_ddp_wait(ls_ddp *ddp, ls_reducer_report *report);
  * weight. It rides in the first bucket, so it costs no operation of its own and is equal on all ranks. */
 LS_API double ls_ddp_loss(const ls_ddp *ddp);
 
+/* Collective, between steps: compares a hash of every parameter on all ranks. LS_ERR_MISMATCH names
+ * the first tensor that differs and the ranks whose copy is not rank 0's. One pass over the weights. */
+LS_API ls_status ls_ddp_verify(ls_ddp *ddp);
+
 #ifdef __cplusplus
 }
 #endif

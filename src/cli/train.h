@@ -1,0 +1,105 @@
+/* The parts of `lockstep train`: settings, the run of one rank, what it prints and writes. */
+#ifndef LS_CLI_TRAIN_H
+#define LS_CLI_TRAIN_H
+
+#include "base/json.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+#include <lockstep/lockstep.h>
+#include <stdio.h>
+
+/* What the command line says, with defaults filled in. Equal on all ranks. */
+typedef struct ls__train_settings {
+    const char *model, *data, *out, *trace;
+    int64_t ranks; /* 0: not given */
+    int64_t epochs, steps, batch_size, shards, threads, seed, eval_every, warmup, trace_steps;
+    int optimizer; /* ls_optimizer_kind */
+    int schedule;  /* ls_schedule_kind */
+    int transport; /* ls__launch_transport */
+    int progress;  /* ls_progress */
+    double rate, min_rate, momentum, beta1, beta2, epsilon, weight_decay, clip;
+    bool nesterov, decay_all, overwrite, json;
+} ls__train_settings;
+
+/* False: the command ends with *code. */
+bool ls__train_parse(int argc, char **argv, ls__train_settings *settings, int *code);
+
+/* --- one rank's run --- */
+typedef struct ls__progress_line ls__progress_line; /* train_progress.c */
+typedef struct ls__train_output ls__train_output;   /* train_output.c */
+typedef struct ls__trace ls__trace;                 /* train_trace.c */
+
+typedef struct ls__train_result {
+    double train_loss, val_loss, val_accuracy;
+    uint64_t steps, epochs;
+    double train_seconds, samples_per_s; /* tokens for text */
+} ls__train_result;
+
+typedef struct ls__train {
+    const ls__train_settings *settings;
+    ls_job *job;
+    ls_group *world;
+    int rank, ranks;
+    size_t shards;
+    ls_device *device;
+    ls_dataset *dataset;
+    bool tokens; /* a language model: samples are windows, weights count tokens */
+    size_t sample_shape[3], sample_dims;
+    ls_model *model;
+    ls_ddp *ddp;
+    ls_optimizer *optimizer;
+    ls_loader *loader;
+    ls_step *step;
+    ls_schedule schedule;
+    uint64_t total_steps, batches_per_epoch;
+    ls__train_output *output;    /* rank 0 with --out */
+    ls__progress_line *progress; /* rank 0 */
+    ls__trace *trace;            /* with --trace */
+    ls__train_result result;
+} ls__train;
+
+/* What can be said to be wrong before any rank starts: data, model spec, sizes, the folder. */
+ls_status ls__train_check(const ls__train_settings *settings);
+
+/* Trains as the rank the environment says. */
+ls_status ls__train_run(const ls__train_settings *settings);
+ls_status ls__train_loop(ls__train *train);
+
+/* Mean loss and accuracy over the whole validation split, computed by all ranks together; equal to the
+ * bit for every number of ranks. Collective. */
+ls_status ls__train_evaluate(ls__train *train, double *loss, double *accuracy);
+
+/* --- the output folder, rank 0 --- */
+ls_status ls__output_check(const char *folder, bool overwrite);
+ls_status ls__output_open(ls__train_output **output, const char *folder, bool overwrite);
+typedef struct ls__step_record {
+    uint64_t step, epoch; /* step counts from 1 */
+    double loss, rate, norm, samples, milliseconds, wait_milliseconds;
+    bool evaluated;
+    double val_loss, val_accuracy;
+} ls__step_record;
+ls_status ls__output_step(ls__train_output *output, const ls__train *train,
+                          const ls__step_record *record);
+/* model.safetensors, then summary.json: once that is there, the run was complete. */
+ls_status ls__output_finish(ls__train_output *output, const ls__train *train);
+void ls__output_close(ls__train_output *output);
+/* What summary.json holds. */
+json_t *ls__train_summary(const ls__train *train);
+
+/* --- what the user sees, rank 0 --- */
+ls_status ls__progress_open(ls__progress_line **progress, const ls__train *train);
+void ls__progress_step(ls__progress_line *progress, const ls__train *train,
+                       const ls__step_record *record);
+void ls__progress_finish(ls__progress_line *progress, const ls__train *train);
+void ls__progress_close(ls__progress_line *progress);
+
+/* --- a trace of the first steps, in the format chrome://tracing and Perfetto read --- */
+ls_status ls__trace_open(ls__trace **trace, uint64_t steps);
+void ls__trace_span(ls__trace *trace, uint64_t step, const char *name, uint64_t begin_ns,
+                    uint64_t end_ns);
+void ls__trace_report(ls__trace *trace, uint64_t step, const ls_reducer_report *report);
+/* Collective: rank 0 gathers all ranks' events and writes the file. */
+ls_status ls__trace_write(ls__trace *trace, ls_group *group, const char *path);
+void ls__trace_close(ls__trace *trace);
+
+#endif

@@ -1,0 +1,89 @@
+/* The training loop of one rank. */
+#include "base/clock.h"
+#include "base/error.h"
+#include "cli/train.h"
+#include <string.h>
+
+static ls_status run_shard(ls__train *train, const ls_shard *shard, uint64_t step) {
+    if (shard->count == 0)
+        return ls_ddp_skip(train->ddp);
+    uint64_t begin = ls__now_ns();
+    const ls_step_mode mode = {
+        .training = true, .samples = shard->samples, .sample_count = shard->count};
+    LS_TRY(ls_step_begin(train->step, &mode));
+    size_t shape[4] = {shard->count}; /* (B, C, H, W) or (B, T) */
+    memcpy(shape + 1, train->sample_shape, sizeof train->sample_shape);
+    ls_tensor *x = ls_tensor_wrap(train->step, shard->input, train->tokens ? LS_I32 : LS_F32, shape,
+                                  1 + train->sample_dims);
+    ls_tensor *y = ls_tensor_wrap(train->step, shard->target, LS_I32, shape, train->tokens ? 2 : 1);
+    ls_tensor *loss =
+        ls_cross_entropy(train->step, ls_model_forward(train->step, train->model, x), y);
+    LS_TRY(ls_step_status(train->step));
+    uint64_t middle = ls__now_ns();
+    LS_TRY(ls_ddp_backward(train->ddp, train->step, loss));
+    ls__trace_span(train->trace, step, "forward", begin, middle);
+    ls__trace_span(train->trace, step, "backward", middle, ls__now_ns());
+    return LS_OK;
+}
+
+/* One update; fills `record`. */
+static ls_status run_step(ls__train *train, const ls_batch *batch, ls__step_record *record) {
+    size_t first, count;
+    ls_ddp_shards(train->ddp, &first, &count);
+    record->rate = ls_schedule_rate(&train->schedule, batch->step);
+    LS_TRY(ls_ddp_begin(train->ddp, batch->weight));
+    for (size_t s = 0; s < count; s++)
+        LS_TRY(run_shard(train, &batch->shards[s], record->step));
+    ls_reducer_report report;
+    LS_TRY(ls_ddp_wait(train->ddp, &report));
+    uint64_t reduced = ls__now_ns();
+    ls_status status = ls_optimizer_step(train->optimizer, record->rate, &record->norm);
+    if (status != LS_OK)
+        return ls__fail_context(status, "step %llu", (unsigned long long)record->step);
+    uint64_t end = ls__now_ns();
+    ls__trace_span(train->trace, record->step, "optimizer", reduced, end);
+    ls__trace_report(train->trace, record->step, &report);
+    record->loss = ls_ddp_loss(train->ddp);
+    record->samples = report.weight;
+    record->wait_milliseconds = (double)report.wait_ns / 1e6;
+    return LS_OK;
+}
+
+static bool evaluates_after(const ls__train *train, const ls_batch *batch, uint64_t step) {
+    if (step == train->total_steps)
+        return true;
+    if (train->settings->eval_every)
+        return step % (uint64_t)train->settings->eval_every == 0;
+    return batch->last_of_epoch;
+}
+
+ls_status ls__train_loop(ls__train *train) {
+    ls__train_result *result = &train->result;
+    double samples = 0;
+    for (uint64_t step = 1; step <= train->total_steps; step++) {
+        uint64_t begin = ls__now_ns();
+        const ls_batch *batch;
+        LS_TRY(ls_loader_next(train->loader, &batch));
+        ls__step_record record = {.step = step, .epoch = batch->epoch + 1};
+        LS_TRY(run_step(train, batch, &record));
+        record.milliseconds = (double)(ls__now_ns() - begin) / 1e6;
+        result->train_seconds += record.milliseconds / 1e3;
+        samples += record.samples;
+        if (evaluates_after(train, batch, step)) {
+            LS_TRY(ls_ddp_verify(train->ddp));
+            LS_TRY(ls__train_evaluate(train, &record.val_loss, &record.val_accuracy));
+            record.evaluated = true;
+            result->val_loss = record.val_loss;
+            result->val_accuracy = record.val_accuracy;
+        }
+        result->steps = step;
+        result->epochs = record.epoch;
+        result->train_loss = record.loss;
+        if (train->output)
+            LS_TRY(ls__output_step(train->output, train, &record));
+        if (train->progress)
+            ls__progress_step(train->progress, train, &record);
+    }
+    result->samples_per_s = samples / result->train_seconds;
+    return LS_OK;
+}

@@ -1,0 +1,177 @@
+/* The folder of a run. metrics.jsonl grows by a line a step; model.safetensors and summary.json appear
+ * when the run is complete, each under a temporary name first. A folder with a summary is a complete run
+ * and is not touched without --overwrite. */
+#include "base/error.h"
+#include "base/json.h"
+#include "cli/train.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct ls__train_output {
+    char *folder, *metrics_path, *model_path, *summary_path;
+    FILE *metrics;
+};
+
+static char *join(const char *folder, const char *name) {
+    char *path = NULL;
+    return asprintf(&path, "%s/%s", folder, name) < 0 ? NULL : path;
+}
+
+/* mkdir -p */
+static ls_status make_folder(const char *folder) {
+    char *path = strdup(folder);
+    if (!path)
+        return ls__fail(LS_ERR_MEMORY, "--out %s: out of memory", folder);
+    ls_status status = LS_OK;
+    for (char *end = path; status == LS_OK && *end;) {
+        end += strspn(end, "/");
+        end += strcspn(end, "/");
+        char kept = *end;
+        *end = '\0';
+        if (*path && mkdir(path, 0777) != 0 && errno != EEXIST)
+            status = ls__fail_errno(LS_ERR_IO, errno, "--out %s: cannot make the folder", folder);
+        *end = kept;
+    }
+    free(path);
+    struct stat info;
+    if (status == LS_OK && (stat(folder, &info) != 0 || !S_ISDIR(info.st_mode)))
+        status = ls__fail(LS_ERR_IO, "--out %s: is no folder", folder);
+    return status;
+}
+
+ls_status ls__output_check(const char *folder, bool overwrite) {
+    LS_TRY(make_folder(folder));
+    if (access(folder, W_OK | X_OK) != 0)
+        return ls__fail_errno(LS_ERR_IO, errno, "--out %s: cannot write there", folder);
+    char *summary = join(folder, "summary.json");
+    bool complete = summary && access(summary, F_OK) == 0;
+    free(summary);
+    if (complete && !overwrite)
+        return ls__fail(LS_ERR_ARGUMENT,
+                        "--out %s: holds a complete run (summary.json); choose another folder or "
+                        "give --overwrite",
+                        folder);
+    return LS_OK;
+}
+
+ls_status ls__output_open(ls__train_output **out, const char *folder, bool overwrite) {
+    LS_TRY(ls__output_check(folder, overwrite));
+    ls__train_output *o = calloc(1, sizeof *o);
+    if (!o)
+        return ls__fail(LS_ERR_MEMORY, "--out %s: out of memory", folder);
+    o->folder = strdup(folder);
+    o->metrics_path = join(folder, "metrics.jsonl");
+    o->model_path = join(folder, "model.safetensors");
+    o->summary_path = join(folder, "summary.json");
+    ls_status status = LS_OK;
+    if (!o->folder || !o->metrics_path || !o->model_path || !o->summary_path)
+        status = ls__fail(LS_ERR_MEMORY, "--out %s: out of memory", folder);
+    /* From here on the folder is no complete run until this one is. */
+    else if (unlink(o->summary_path) != 0 && errno != ENOENT)
+        status = ls__fail_errno(LS_ERR_IO, errno, "%s: cannot replace", o->summary_path);
+    else if (!(o->metrics = fopen(o->metrics_path, "we")))
+        status = ls__fail_errno(LS_ERR_IO, errno, "%s: cannot write", o->metrics_path);
+    if (status != LS_OK) {
+        ls__output_close(o);
+        return status;
+    }
+    *out = o;
+    return LS_OK;
+}
+
+static const char *samples_key(const ls__train *train) {
+    return train->tokens ? "tokens" : "samples";
+}
+
+ls_status ls__output_step(ls__train_output *o, const ls__train *train, const ls__step_record *r) {
+    json_t *line =
+        json_pack("{s:I, s:I, s:o, s:f, s:o, s:f, s:f, s:f}", "step", (json_int_t)r->step, "epoch",
+                  (json_int_t)r->epoch, "loss", ls__json_real(r->loss), "lr", r->rate, "grad_norm",
+                  ls__json_real(r->norm), samples_key(train), r->samples, "step_ms",
+                  r->milliseconds, "wait_ms", r->wait_milliseconds);
+    if (line && r->evaluated) {
+        json_object_set_new(line, "val_loss", ls__json_real(r->val_loss));
+        json_object_set_new(line, train->tokens ? "val_accuracy" : "test_accuracy",
+                            ls__json_real(r->val_accuracy));
+    }
+    return ls__json_write_line(o->metrics, o->metrics_path, line);
+}
+
+json_t *ls__train_summary(const ls__train *train) {
+    static const char *const optimizers[] = {"sgd", "adam", "adamw"};
+    const ls__train_settings *s = train->settings;
+    const ls__train_result *r = &train->result;
+    char hash[17];
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)ls_model_hash(train->model));
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return json_pack(
+        "{s:s, s:s, s:s, s:I, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:s, s:o, s:o, s:o, s:s, s:f, "
+        "s:f, s:f}",
+        "version", LOCKSTEP_VERSION, "model", ls_model_spec(train->model), "data", s->data,
+        "parameters", (json_int_t)ls_model_element_count(train->model), "ranks", train->ranks,
+        "shards", (json_int_t)train->shards, "threads", (json_int_t)s->threads, "batch_size",
+        (json_int_t)s->batch_size, "seed", (json_int_t)s->seed, "steps", (json_int_t)r->steps,
+        "epochs", (json_int_t)r->epochs, "optimizer", optimizers[s->optimizer], "transport",
+        ls_job_transport(train->job), "train_loss", ls__json_real(r->train_loss), "val_loss",
+        ls__json_real(r->val_loss), train->tokens ? "val_accuracy" : "test_accuracy",
+        ls__json_real(r->val_accuracy), "weights_xxh64", hash, "train_seconds", r->train_seconds,
+        train->tokens ? "tokens_per_s" : "samples_per_s", r->samples_per_s, "peak_rss_mb",
+        (double)usage.ru_maxrss / 1024);
+}
+
+/* On disk first, then under its name. */
+static ls_status write_summary(ls__train_output *o, json_t *summary) {
+    char *temporary = join(o->folder, ".summary.json.part");
+    FILE *file = temporary ? fopen(temporary, "we") : NULL;
+    if (!file) {
+        json_decref(summary);
+        ls_status status = ls__fail_errno(LS_ERR_IO, errno, "%s: cannot write", o->summary_path);
+        free(temporary);
+        return status;
+    }
+    ls_status status = ls__json_write_line(file, o->summary_path, summary);
+    if (status == LS_OK && fsync(fileno(file)) != 0)
+        status = ls__fail_errno(LS_ERR_IO, errno, "%s: cannot write", o->summary_path);
+    if (fclose(file) != 0 && status == LS_OK)
+        status = ls__fail_errno(LS_ERR_IO, errno, "%s: cannot write", o->summary_path);
+    if (status == LS_OK && rename(temporary, o->summary_path) != 0)
+        status = ls__fail_errno(LS_ERR_IO, errno, "%s: cannot write", o->summary_path);
+    if (status != LS_OK)
+        unlink(temporary);
+    free(temporary);
+    return status;
+}
+
+ls_status ls__output_finish(ls__train_output *o, const ls__train *train) {
+    if (fsync(fileno(o->metrics)) != 0)
+        return ls__fail_errno(LS_ERR_IO, errno, "%s: cannot write", o->metrics_path);
+    LS_TRY(ls_model_save(train->model, o->model_path));
+    json_t *summary = ls__train_summary(train);
+    if (!summary)
+        return ls__fail(LS_ERR_MEMORY, "%s: out of memory", o->summary_path);
+    LS_TRY(write_summary(o, summary));
+    int folder = open(o->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (folder >= 0) {
+        fsync(folder); /* the new names themselves */
+        close(folder);
+    }
+    return LS_OK;
+}
+
+void ls__output_close(ls__train_output *o) {
+    if (!o)
+        return;
+    if (o->metrics)
+        fclose(o->metrics);
+    free(o->folder);
+    free(o->metrics_path);
+    free(o->model_path);
+    free(o->summary_path);
+    free(o);
+}

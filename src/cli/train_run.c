@@ -1,0 +1,166 @@
+/* Setting up one rank, running it, taking it down. */
+#include "base/error.h"
+#include "cli/train.h"
+#include "nn/spec.h"
+#include <stdlib.h>
+#include <string.h>
+
+/* Data and model have to fit. The vocabulary of a text decides a gpt's unless its spec does. */
+static ls_status check_fit(const ls_dataset *dataset, const char *data, const ls__spec *spec) {
+    bool tokens = ls_dataset_get_kind(dataset) == LS_TOKENS;
+    if (tokens != (spec->kind == LS__GPT))
+        return ls__fail(LS_ERR_ARGUMENT, "--model %s does not fit --data %s: %s", spec->text, data,
+                        tokens ? "a text wants a gpt" : "images want mlp or cnn");
+    size_t classes = ls_dataset_classes(dataset), outputs = ls__spec_classes(spec);
+    if (outputs < classes)
+        return ls__fail(LS_ERR_ARGUMENT, "--model %s has %zu outputs, --data %s has %zu classes",
+                        spec->text, outputs, data, classes);
+    size_t shape[3], elements = 1;
+    size_t dims = ls_dataset_sample_shape(dataset, shape);
+    for (size_t d = 0; d < dims; d++)
+        elements *= shape[d];
+    size_t wanted = ls__spec_input_elements(spec);
+    if (!tokens && wanted != elements)
+        return ls__fail(LS_ERR_ARGUMENT, "--model %s wants %zu values a sample, --data %s has %zu",
+                        spec->text, wanted, data, elements);
+    return LS_OK;
+}
+
+/* The model spec tells how long a text sample is, the text how large the vocabulary: read the spec,
+ * open the data, read the spec again. */
+static ls_status open_data(const ls__train_settings *s, ls_dataset **dataset) {
+    ls__spec spec;
+    LS_TRY(ls__spec_parse(&spec, s->model, 1));
+    size_t context = spec.kind == LS__GPT ? spec.context : 1;
+    LS_TRY(ls_dataset_open(dataset, s->data, context));
+    ls_status status = ls__spec_parse(&spec, s->model, ls_dataset_classes(*dataset));
+    if (status == LS_OK)
+        status = check_fit(*dataset, s->data, &spec);
+    if (status == LS_OK && (uint64_t)s->batch_size > ls_dataset_count(*dataset, LS_TRAIN))
+        status = ls__fail(LS_ERR_ARGUMENT, "--batch-size %lld is more than the %zu samples of %s",
+                          (long long)s->batch_size, ls_dataset_count(*dataset, LS_TRAIN), s->data);
+    if (status != LS_OK) {
+        ls_dataset_close(*dataset);
+        *dataset = NULL;
+    }
+    return status;
+}
+
+ls_status ls__train_check(const ls__train_settings *s) {
+    ls_dataset *dataset;
+    LS_TRY(open_data(s, &dataset));
+    ls_dataset_close(dataset);
+    return s->out ? ls__output_check(s->out, s->overwrite) : LS_OK;
+}
+
+static void log_line(void *context, ls_log_level level, const char *line) {
+    (void)context;
+    (void)level;
+    fprintf(stderr, "lockstep train: %s\n", line);
+}
+
+static ls_status join_job(ls__train *t) {
+    const ls__train_settings *s = t->settings;
+    const ls_job_options options = {.log = log_line};
+    LS_TRY(ls_job_init(&t->job, &options));
+    t->world = ls_job_world(t->job);
+    t->rank = ls_group_rank(t->world);
+    t->ranks = ls_group_size(t->world);
+    if (s->ranks && s->ranks != t->ranks)
+        return ls__fail(LS_ERR_ARGUMENT,
+                        "--ranks %lld inside of a job of WORLD_SIZE %d; leave it out",
+                        (long long)s->ranks, t->ranks);
+    t->shards = s->shards ? (size_t)s->shards : (size_t)t->ranks;
+    if (t->shards < (size_t)t->ranks)
+        return ls__fail(LS_ERR_ARGUMENT, "--shards %zu is smaller than the job's %d ranks",
+                        t->shards, t->ranks);
+    if (s->batch_size < t->ranks)
+        return ls__fail(LS_ERR_ARGUMENT, "--batch-size %lld is smaller than the job's %d ranks",
+                        (long long)s->batch_size, t->ranks);
+    return LS_OK;
+}
+
+static ls_status create_model(ls__train *t) {
+    const ls__train_settings *s = t->settings;
+    LS_TRY(ls_device_cpu(&t->device, (int)s->threads));
+    const ls_model_options model = {.device = t->device,
+                                    .seed = (uint64_t)s->seed,
+                                    .default_vocab = ls_dataset_classes(t->dataset)};
+    LS_TRY(ls_model_create(&t->model, s->model, &model));
+    const ls_ddp_options ddp = {.shards = t->shards,
+                                .reducer = {.progress = (ls_progress)s->progress}};
+    LS_TRY(ls_ddp_create(&t->ddp, t->model, t->world, &ddp));
+    const ls_optimizer_options optimizer = {.kind = (ls_optimizer_kind)s->optimizer,
+                                            .momentum = s->momentum,
+                                            .nesterov = s->nesterov,
+                                            .beta1 = s->beta1,
+                                            .beta2 = s->beta2,
+                                            .epsilon = s->epsilon,
+                                            .weight_decay = s->weight_decay,
+                                            .decay_all = s->decay_all,
+                                            .clip = s->clip};
+    LS_TRY(ls_optimizer_create(&t->optimizer, t->model, &optimizer));
+    const ls_step_options step = {.device = t->device, .seed = (uint64_t)s->seed};
+    return ls_step_create(&t->step, &step);
+}
+
+static ls_status start_loader(ls__train *t) {
+    const ls__train_settings *s = t->settings;
+    t->tokens = ls_dataset_get_kind(t->dataset) == LS_TOKENS;
+    t->sample_dims = ls_dataset_sample_shape(t->dataset, t->sample_shape);
+    ls_loader_options options = {
+        .seed = (uint64_t)s->seed, .batch_size = (size_t)s->batch_size, .shards = t->shards};
+    ls_ddp_shards(t->ddp, &options.first_shard, &options.shard_count);
+    LS_TRY(ls_loader_create(&t->loader, t->dataset, &options));
+    t->batches_per_epoch = ls_loader_batches_per_epoch(t->loader);
+    t->total_steps = s->steps ? (uint64_t)s->steps : (uint64_t)s->epochs * t->batches_per_epoch;
+    t->schedule = (ls_schedule){.kind = (ls_schedule_kind)s->schedule,
+                                .peak = s->rate,
+                                .floor = s->min_rate,
+                                .warmup = (uint64_t)s->warmup,
+                                .steps = t->total_steps};
+    return LS_OK;
+}
+
+static ls_status run(ls__train *t) {
+    const ls__train_settings *s = t->settings;
+    LS_TRY(join_job(t));
+    LS_TRY(open_data(s, &t->dataset));
+    LS_TRY(create_model(t));
+    LS_TRY(start_loader(t));
+    if (s->trace)
+        LS_TRY(ls__trace_open(&t->trace, (uint64_t)s->trace_steps));
+    if (t->rank == 0) {
+        if (s->out)
+            LS_TRY(ls__output_open(&t->output, s->out, s->overwrite));
+        LS_TRY(ls__progress_open(&t->progress, t));
+    }
+    LS_TRY(ls__train_loop(t));
+    if (t->trace)
+        LS_TRY(ls__trace_write(t->trace, t->world, s->trace));
+    if (t->output)
+        LS_TRY(ls__output_finish(t->output, t));
+    if (t->progress)
+        ls__progress_finish(t->progress, t);
+    /* No rank ends well before the result is saved. */
+    return ls_barrier(t->world);
+}
+
+ls_status ls__train_run(const ls__train_settings *settings) {
+    ls__train train = {.settings = settings};
+    ls_status status = run(&train);
+    char text[1024]; /* taking things down may fail as well; the first error counts */
+    snprintf(text, sizeof text, "%s", ls_error_text());
+    ls__trace_close(train.trace);
+    ls__progress_close(train.progress);
+    ls__output_close(train.output);
+    ls_loader_destroy(train.loader);
+    ls_step_destroy(train.step);
+    ls_optimizer_destroy(train.optimizer);
+    ls_ddp_destroy(train.ddp);
+    ls_model_destroy(train.model);
+    ls_device_destroy(train.device);
+    ls_dataset_close(train.dataset);
+    ls_job_finish(train.job);
+    return status == LS_OK ? LS_OK : ls__fail(status, "%s", text);
+}
