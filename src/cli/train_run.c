@@ -1,9 +1,27 @@
 /* Setting up one rank, running it, taking it down. */
 #include "base/error.h"
 #include "cli/train.h"
-#include "nn/spec.h"
+#include "nn/models.h"
 #include <stdlib.h>
 #include <string.h>
+
+/* Elements of one sample, and outputs, of the model a spec describes. */
+static void model_ends(const ls__spec *spec, size_t *inputs, size_t *outputs) {
+    switch (spec->kind) {
+    case LS__MLP:
+        *inputs = spec->widths[0];
+        *outputs = spec->widths[spec->width_count - 1];
+        return;
+    case LS__CNN:
+        *inputs = LS__CNN_SIDE * LS__CNN_SIDE;
+        *outputs = LS__CNN_CLASSES;
+        return;
+    case LS__GPT:
+        *inputs = spec->context;
+        *outputs = spec->vocab;
+        return;
+    }
+}
 
 /* Data and model have to fit. The vocabulary of a text decides a gpt's unless its spec does. */
 static ls_status check_fit(const ls_dataset *dataset, const char *data, const ls__spec *spec) {
@@ -11,7 +29,8 @@ static ls_status check_fit(const ls_dataset *dataset, const char *data, const ls
     if (tokens != (spec->kind == LS__GPT))
         return ls__fail(LS_ERR_ARGUMENT, "--model %s does not fit --data %s: %s", spec->text, data,
                         tokens ? "a text wants a gpt" : "images want mlp or cnn");
-    size_t classes = ls_dataset_classes(dataset), outputs = ls__spec_classes(spec);
+    size_t wanted, outputs, classes = ls_dataset_classes(dataset);
+    model_ends(spec, &wanted, &outputs);
     if (outputs < classes)
         return ls__fail(LS_ERR_ARGUMENT, "--model %s has %zu outputs, --data %s has %zu classes",
                         spec->text, outputs, data, classes);
@@ -19,7 +38,6 @@ static ls_status check_fit(const ls_dataset *dataset, const char *data, const ls
     size_t dims = ls_dataset_sample_shape(dataset, shape);
     for (size_t d = 0; d < dims; d++)
         elements *= shape[d];
-    size_t wanted = ls__spec_input_elements(spec);
     if (!tokens && wanted != elements)
         return ls__fail(LS_ERR_ARGUMENT, "--model %s wants %zu values a sample, --data %s has %zu",
                         spec->text, wanted, data, elements);

@@ -13,6 +13,7 @@
 
 #include "autograd/tape.h"
 #include "base/error.h"
+#include "nn/model.h"
 #include "nn/parameter.h"
 #include "parallel/replicas.h"
 #include <stdlib.h>
@@ -178,7 +179,7 @@ ls_status ls_ddp_create(ls_ddp **out, ls_model *model, ls_group *group,
     if (!ddp)
         return ls__fail(LS_ERR_MEMORY, "ddp: no memory");
     ddp->model = model;
-    ddp->device = ls__model_device(model);
+    ddp->device = model->device;
     ddp->group = group;
     ddp->shards = shards;
     ddp->first = rank * shards / ranks;
