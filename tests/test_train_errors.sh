@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# Bad input: a one-line message that names the thing, the documented exit code, no result called complete.
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+fashion "$work/data" 64 20
+text "$work/text"
+
+# expect CODE PATTERN ARGS...: runs with 1 and with 2 ranks
+expect() {
+  local code=$1 pattern=$2 ranks seen lines
+  shift 2
+  for ranks in 1 2; do
+    rm -rf "$work/out"
+    timeout 60 "$lockstep" train --ranks $ranks --out "$work/out" "$@" >"$work/stdout" 2>"$work/stderr"
+    seen=$?
+    [ $seen = "$code" ] || fail "train $*: exit $seen with $ranks ranks, want $code"
+    grep -q -- "$pattern" "$work/stderr" || { fail "train $*: message lacks '$pattern'"; cat "$work/stderr"; }
+    lines=$(wc -l <"$work/stderr")
+    [ "$lines" = 1 ] || { fail "train $*: $lines lines with $ranks ranks, want 1"; cat "$work/stderr"; }
+    [ ! -e "$work/out/summary.json" ] || fail "train $*: left a summary"
+    [ ! -e "$work/out/model.safetensors" ] || fail "train $*: left a model"
+  done
+}
+
+cnn=(--model cnn --data "idx:$work/data" --steps 1 --batch-size 8)
+gpt=(--model gpt:layers=1,heads=1,width=8,context=8 --steps 1 --batch-size 4)
+
+expect 3 "/nowhere" --model cnn --data idx:/nowhere
+expect 3 "$work/none" "${gpt[@]}" --data "text:$work/none"
+: >"$work/empty"
+expect 3 "$work/empty" "${gpt[@]}" --data "text:$work/empty"
+printf 'abc' >"$work/short"
+expect 3 "$work/short" "${gpt[@]}" --data "text:$work/short"
+expect 3 "$work" "${gpt[@]}" --data "text:$work"
+expect 2 'parquet' --model cnn --data parquet:x
+expect 2 'resnet9000' --model resnet9000 --data "idx:$work/data"
+expect 2 'mlp:784,x' --model mlp:784,x --data "idx:$work/data"
+expect 2 'heads' --model gpt:layers=1,heads=3,width=8,context=8 --data "text:$work/text"
+expect 2 'a text wants a gpt' --model cnn --data "text:$work/text"
+expect 2 'images want' "${gpt[@]}" --data "idx:$work/data"
+expect 2 '9 outputs' --model mlp:784,9 --data "idx:$work/data"
+expect 2 '100 values' --model mlp:100,10 --data "idx:$work/data"
+expect 2 'batch-size' "${cnn[@]}" --batch-size 65
+expect 2 '--stpes' "${cnn[@]}" --stpes 3
+expect 2 'lr' "${cnn[@]}" --lr fast
+expect 2 'batch-size' "${cnn[@]}" --batch-size 0
+expect 2 'nesterov' "${cnn[@]}" --optimizer sgd --nesterov
+expect 2 'surplus' "${cnn[@]}" surplus
+
+# break_copy NAME: a fresh copy of the data to damage
+break_copy() {
+  rm -rf "$work/broken"
+  cp -r "$work/data" "$work/broken"
+}
+images=$work/broken/train-images-idx3-ubyte
+labels=$work/broken/train-labels-idx1-ubyte
+broken=("${cnn[@]:0:2}" --data "idx:$work/broken" --steps 1 --batch-size 8)
+break_copy && truncate -s -1 "$images" && expect 3 "$images" "${broken[@]}"
+break_copy && truncate -s 7 "$images" && expect 3 "$images" "${broken[@]}"
+break_copy && : >"$labels" && expect 3 "$labels" "${broken[@]}"
+break_copy && head -c 50000 /dev/urandom >"$images" && expect 3 "$images" "${broken[@]}"
+break_copy && printf '\0\0\10\1' | dd of="$images" conv=notrunc status=none && expect 3 "$images" "${broken[@]}"
+break_copy && printf '\377\377\377\377' | dd of="$images" seek=4 bs=1 conv=notrunc status=none && expect 3 "$images" "${broken[@]}"
+break_copy && printf '\12' | dd of="$labels" seek=20 bs=1 conv=notrunc status=none && expect 3 "label" "${broken[@]}"
+break_copy && rm "$labels" && expect 3 "$labels" "${broken[@]}"
+break_copy && gzip "$images" && truncate -s 2000 "$images.gz" && expect 3 "$images.gz" "${broken[@]}"
+
+# batch smaller than ranks
+"$lockstep" train "${cnn[@]}" --ranks 4 --batch-size 2 2>"$work/stderr"
+[ $? = 2 ] && grep -q 'smaller than --ranks 4' "$work/stderr" || fail "batch smaller than ranks"
+# shards fewer than ranks
+"$lockstep" train "${cnn[@]}" --ranks 4 --shards 2 2>"$work/stderr"
+[ $? = 2 ] && grep -q 'smaller than --ranks 4' "$work/stderr" || fail "shards fewer than ranks"
+
+# --out: no folder, and a finished run is not replaced by accident
+expect_out() {
+  local code=$1 pattern=$2 out=$3 ranks
+  shift 3
+  for ranks in 1 2; do
+    "$lockstep" train "${cnn[@]}" --ranks $ranks --out "$out" "$@" >"$work/stdout" 2>"$work/stderr"
+    local seen=$?
+    [ $seen = "$code" ] || fail "--out $out: exit $seen with $ranks ranks, want $code"
+    grep -q -- "$pattern" "$work/stderr" || { fail "--out $out: message lacks '$pattern'"; cat "$work/stderr"; }
+  done
+}
+: >"$work/file"
+expect_out 3 "$work/file" "$work/file"
+expect_out 3 "/proc/nowhere" /proc/nowhere
+"$lockstep" train "${cnn[@]}" --out "$work/done" >/dev/null 2>&1 || fail "a plain run"
+before=$(hash_of "$work/done")
+expect_out 2 'overwrite' "$work/done"
+[ "$(hash_of "$work/done")" = "$before" ] || fail "a refused run changed the folder"
+"$lockstep" train "${cnn[@]}" --out "$work/done" --overwrite >/dev/null 2>&1 || fail "--overwrite"
+
+# A full disk: named, non-zero, nothing called complete, the older file of that name is kept
+mkdir "$work/full"
+if mount -t tmpfs -o size=256k lockstep-test "$work/full" 2>/dev/null; then
+  expect_out 3 "$work/full" "$work/full"
+  [ ! -e "$work/full/summary.json" ] || fail "full disk: left a summary"
+  [ ! -e "$work/full/model.safetensors" ] || fail "full disk: left a model"
+  [ -z "$(find "$work/full" -name '*.part*' -o -name '*.tmp*')" ] || fail "full disk: left a temporary file"
+  head -c 300k /dev/zero >"$work/full/filler" 2>/dev/null
+  expect_out 3 "$work/full" "$work/full"
+else
+  echo "full disk not tried: no right to mount a tmpfs"
+fi
+finish
