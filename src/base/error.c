@@ -41,17 +41,16 @@ static void set_text(const char *text) {
     error_text[n] = '\0';
 }
 
-ls_status ls__fail(ls_status status, const char *format, ...) {
+void ls__error_set(const char *format, ...) {
     char text[TEXT_BYTES];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     set_text(text);
-    return status;
 }
 
-ls_status ls__fail_errno(ls_status status, int error_number, const char *format, ...) {
+void ls__error_set_errno(int error_number, const char *format, ...) {
     char text[TEXT_BYTES];
     va_list args;
     va_start(args, format);
@@ -63,10 +62,9 @@ ls_status ls__fail_errno(ls_status status, int error_number, const char *format,
                  strerror_r(error_number, buffer, sizeof buffer));
     }
     set_text(text);
-    return status;
 }
 
-ls_status ls__fail_context(ls_status status, const char *format, ...) {
+void ls__error_add_context(const char *format, ...) {
     char text[TEXT_BYTES];
     va_list args;
     va_start(args, format);
@@ -75,5 +73,4 @@ ls_status ls__fail_context(ls_status status, const char *format, ...) {
     if (n >= 0 && n < TEXT_BYTES - 3)
         snprintf(text + n, sizeof text - (size_t)n, ": %.*s", TEXT_BYTES - n - 3, error_text);
     set_text(text);
-    return status;
 }

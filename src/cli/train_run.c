@@ -29,7 +29,7 @@ static ls_status check_fit(const ls_dataset *dataset, const char *data, const ls
     if (tokens != (spec->kind == LS__GPT))
         return ls__fail(LS_ERR_ARGUMENT, "--model %s does not fit --data %s: %s", spec->text, data,
                         tokens ? "a text wants a gpt" : "images want mlp or cnn");
-    size_t wanted, outputs, classes = ls_dataset_classes(dataset);
+    size_t wanted = 0, outputs = 0, classes = ls_dataset_classes(dataset);
     model_ends(spec, &wanted, &outputs);
     if (outputs < classes)
         return ls__fail(LS_ERR_ARGUMENT, "--model %s has %zu outputs, --data %s has %zu classes",
