@@ -1,0 +1,447 @@
+/* Data parallelism: tree order over shards, equal bits at any world size, refusals, replicas. */
+#include "autograd/tape.h"
+#include "nn/model.h"
+#include "nn/parameter.h"
+#include "ranks.h"
+
+#include <lockstep/lockstep.h>
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+enum { INPUTS = 12, CLASSES = 5, BATCH = 24 };
+static const char SPEC[] = "mlp:12,9,7,5";
+
+/* One process's model with all that trains it. */
+typedef struct trainer {
+    ls_device *device;
+    ls_model *model;
+    ls_step *step;
+    ls_ddp *ddp;
+    ls_optimizer *optimizer;
+} trainer;
+
+static void open_trainer(trainer *t, ls_job *job, const char *spec, uint64_t seed, size_t shards) {
+    CHECK_OK(ls_device_cpu(&t->device, 1));
+    const ls_model_options options = {.device = t->device, .seed = seed};
+    CHECK_OK(ls_model_create(&t->model, spec, &options));
+    const ls_step_options step = {.device = t->device, .seed = 3};
+    CHECK_OK(ls_step_create(&t->step, &step));
+    const ls_ddp_options ddp = {
+        .shards = shards, .reducer.first_bucket_bytes = 256, .reducer.bucket_bytes = 512};
+    CHECK_OK(ls_ddp_create(&t->ddp, t->model, ls_job_world(job), &ddp));
+    const ls_optimizer_options sgd = {.kind = LS_SGD, .momentum = 0.9};
+    CHECK_OK(ls_optimizer_create(&t->optimizer, t->model, &sgd));
+}
+
+static void close_trainer(trainer *t) {
+    ls_optimizer_destroy(t->optimizer);
+    ls_ddp_destroy(t->ddp);
+    ls_step_destroy(t->step);
+    ls_model_destroy(t->model);
+    ls_device_destroy(t->device);
+}
+
+/* Sample i of step s: a pure function, so any rank can make any of it. */
+static void make_samples(uint64_t s, size_t first, size_t count, float *x, int32_t *y) {
+    for (size_t i = 0; i < count; i++) {
+        float four[4];
+        for (size_t k = 0; k < INPUTS; k += 4) {
+            ls_random_normal4(s, first + i, k, four);
+            memcpy(x + i * INPUTS + k, four, sizeof four);
+        }
+        y[i] = (int32_t)((first + i + s) % CLASSES);
+    }
+}
+
+/* Forward of one shard in training; returns its loss. */
+static ls_tensor *forward(trainer *t, uint64_t s, size_t first, size_t count, float *x,
+                          int32_t *y) {
+    make_samples(s, first, count, x, y);
+    const ls_step_mode mode = {.training = true};
+    CHECK_OK(ls_step_begin(t->step, &mode));
+    const size_t shape[] = {count, INPUTS};
+    ls_tensor *input = ls_tensor_wrap(t->step, x, LS_F32, shape, 2);
+    ls_tensor *target = ls_tensor_wrap(t->step, y, LS_I32, shape, 1);
+    ls_tensor *loss = ls_cross_entropy(t->step, ls_model_forward(t->step, t->model, input), target);
+    CHECK_OK(ls_step_status(t->step));
+    return loss;
+}
+
+/* Shard k of n of a batch of `batch` samples. */
+static void shard_range(size_t k, size_t n, size_t batch, size_t *first, size_t *count) {
+    *first = k * batch / n;
+    *count = (k + 1) * batch / n - *first;
+}
+
+static void run_step(trainer *t, uint64_t s, size_t shards, size_t batch) {
+    float x[BATCH * INPUTS];
+    int32_t y[BATCH];
+    size_t first_shard, local;
+    ls_ddp_shards(t->ddp, &first_shard, &local);
+    size_t begin = first_shard * batch / shards, end = (first_shard + local) * batch / shards;
+    CHECK_OK(ls_ddp_begin(t->ddp, (double)(end - begin)));
+    for (size_t k = first_shard; k < first_shard + local; k++) {
+        size_t first, count;
+        shard_range(k, shards, batch, &first, &count);
+        if (count == 0)
+            CHECK_OK(ls_ddp_skip(t->ddp));
+        else
+            CHECK_OK(ls_ddp_backward(t->ddp, t->step, forward(t, s, first, count, x, y)));
+    }
+    ls_reducer_report report;
+    CHECK_OK(ls_ddp_wait(t->ddp, &report));
+    CHECK(report.weight == (double)batch);
+    CHECK_OK(ls_optimizer_step(t->optimizer, 0.1, NULL));
+}
+
+/* --- the sum over shards has the order of the tree --- */
+
+static void tree_sum(float *const *gradients, size_t n, size_t count, float *sum) {
+    if (n == 1) {
+        memcpy(sum, gradients[0], count * sizeof *sum);
+        return;
+    }
+    size_t left = 1;
+    while (2 * left < n)
+        left *= 2;
+    float *right = malloc(count * sizeof *right);
+    tree_sum(gradients, left, count, sum);
+    tree_sum(gradients + left, n - left, count, right);
+    for (size_t i = 0; i < count; i++)
+        sum[i] += right[i];
+    free(right);
+}
+
+static void body_tree(int rank, ls_job *job, void *context) {
+    (void)rank;
+    size_t shards = *(const size_t *)context;
+    float x[BATCH * INPUTS];
+    int32_t y[BATCH];
+    trainer plain, t;
+    CHECK_OK(ls_device_cpu(&plain.device, 1));
+    const ls_model_options options = {.device = plain.device, .seed = 1};
+    CHECK_OK(ls_model_create(&plain.model, SPEC, &options));
+    const ls_step_options step = {.device = plain.device};
+    CHECK_OK(ls_step_create(&plain.step, &step));
+    size_t parameters = ls_model_parameter_count(plain.model);
+    float *kept[32][16];
+    CHECK(parameters <= 16 && shards <= 32);
+    for (size_t k = 0; k < shards; k++) {
+        size_t first, count;
+        shard_range(k, shards, BATCH, &first, &count);
+        ls_tensor *loss = forward(&plain, 0, first, count, x, y);
+        CHECK_OK(ls_backward(plain.step, loss, NULL, NULL));
+        for (size_t p = 0; p < parameters; p++) {
+            ls_parameter *parameter = ls_model_parameter(plain.model, p);
+            size_t bytes = parameter->value.count * sizeof(float);
+            kept[k][p] = malloc(bytes);
+            memcpy(kept[k][p], ls_parameter_gradient(parameter), bytes);
+        }
+    }
+    open_trainer(&t, job, SPEC, 1, shards);
+    CHECK_OK(ls_ddp_begin(t.ddp, BATCH));
+    for (size_t k = 0; k < shards; k++) {
+        size_t first, count;
+        shard_range(k, shards, BATCH, &first, &count);
+        CHECK_OK(ls_ddp_backward(t.ddp, t.step, forward(&t, 0, first, count, x, y)));
+    }
+    CHECK_OK(ls_ddp_wait(t.ddp, NULL));
+    for (size_t p = 0; p < parameters; p++) {
+        float *gradients[32];
+        size_t count = ls_model_parameter(plain.model, p)->value.count;
+        for (size_t k = 0; k < shards; k++)
+            gradients[k] = kept[k][p];
+        float *want = malloc(count * sizeof *want);
+        tree_sum(gradients, shards, count, want);
+        for (size_t i = 0; i < count; i++)
+            want[i] *= (float)(1.0 / BATCH);
+        CHECK(memcmp(want, ls_parameter_gradient(ls_model_parameter(t.model, p)),
+                     count * sizeof *want) == 0);
+        free(want);
+        for (size_t k = 0; k < shards; k++)
+            free(kept[k][p]);
+    }
+    close_trainer(&t);
+    ls_step_destroy(plain.step);
+    ls_model_destroy(plain.model);
+    ls_device_destroy(plain.device);
+}
+
+static void test_tree_order(void **state) {
+    (void)state;
+    for (size_t shards = 1; shards <= 12; shards++)
+        assert_int_equal(ranks_run(1, "shm", body_tree, &shards), 0);
+}
+
+/* --- the same bits at any number of ranks --- */
+
+typedef struct bits {
+    size_t shards, batch;
+    uint64_t *hash; /* shared with the parent */
+} bits;
+
+static void body_bits(int rank, ls_job *job, void *context) {
+    const bits *b = context;
+    trainer t;
+    open_trainer(&t, job, SPEC, 7, b->shards);
+    for (uint64_t s = 0; s < 4; s++)
+        run_step(&t, s, b->shards, b->batch);
+    CHECK_OK(ls_ddp_verify(t.ddp));
+    double loss = ls_ddp_loss(t.ddp);
+    if (rank == 0) {
+        b->hash[0] = ls_model_hash(t.model);
+        memcpy(&b->hash[1], &loss, sizeof loss);
+    }
+    close_trainer(&t);
+}
+
+static void compare_worlds(size_t shards, size_t batch, const int *worlds, size_t count) {
+    uint64_t *hash = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(hash, MAP_FAILED);
+    bits b = {shards, batch, hash};
+    uint64_t want[2] = {0};
+    for (size_t i = 0; i < count; i++) {
+        hash[0] = hash[1] = 0;
+        assert_int_equal(ranks_run(worlds[i], "shm", body_bits, &b), 0);
+        if (i == 0)
+            memcpy(want, hash, sizeof want);
+        assert_memory_equal(want, hash, sizeof want);
+        assert_int_not_equal(hash[0], 0);
+    }
+    munmap(hash, 4096);
+}
+
+static void test_bits_do_not_depend_on_ranks(void **state) {
+    (void)state;
+    compare_worlds(8, BATCH, (const int[]){1, 2, 4, 8}, 4);
+    compare_worlds(12, BATCH, (const int[]){3, 6, 12}, 3);
+}
+
+static void test_shards_without_samples(void **state) {
+    (void)state;
+    /* 3 samples in 8 shards: shards, and at 4 and 8 ranks whole ranks, have none */
+    compare_worlds(8, 3, (const int[]){1, 2, 4, 8}, 4);
+}
+
+static void test_uneven_shards(void **state) {
+    (void)state;
+    /* 4 shards on 3 ranks: legal, and the same bits on every run */
+    compare_worlds(4, BATCH, (const int[]){3, 3}, 2);
+}
+
+/* --- refusals --- */
+
+static void body_refusal(int rank, ls_job *job, void *context) {
+    (void)rank;
+    (void)context;
+    float x[BATCH * INPUTS];
+    int32_t y[BATCH];
+    trainer t;
+    open_trainer(&t, job, SPEC, 1, 0);
+    uint64_t before = ls_model_hash(t.model);
+    /* nothing computed, computed but not reduced, reduction open: all refused, nothing changed */
+    CHECK(ls_optimizer_step(t.optimizer, 0.1, NULL) == LS_ERR_NOT_REDUCED);
+    CHECK_OK(ls_backward(t.step, forward(&t, 0, 0, 4, x, y), NULL, NULL));
+    CHECK(ls_optimizer_step(t.optimizer, 0.1, NULL) == LS_ERR_NOT_REDUCED);
+    CHECK_OK(ls_ddp_begin(t.ddp, 4));
+    CHECK(ls_ddp_begin(t.ddp, 4) == LS_ERR_STATE);
+    CHECK(ls_ddp_verify(t.ddp) == LS_ERR_STATE);
+    CHECK_OK(ls_ddp_backward(t.ddp, t.step, forward(&t, 0, 0, 4, x, y)));
+    CHECK(ls_optimizer_step(t.optimizer, 0.1, NULL) == LS_ERR_NOT_REDUCED);
+    CHECK(ls_ddp_backward(t.ddp, t.step, forward(&t, 0, 0, 4, x, y)) == LS_ERR_STATE);
+    CHECK(ls_model_hash(t.model) == before);
+    CHECK_OK(ls_ddp_wait(t.ddp, NULL));
+    CHECK_OK(ls_optimizer_step(t.optimizer, 0.1, NULL));
+    CHECK(ls_model_hash(t.model) != before);
+    /* the same gradients do not count twice */
+    CHECK(ls_optimizer_step(t.optimizer, 0.1, NULL) == LS_ERR_NOT_REDUCED);
+    CHECK(ls_ddp_wait(t.ddp, NULL) == LS_ERR_STATE);
+    CHECK(ls_ddp_backward(t.ddp, t.step, forward(&t, 0, 0, 4, x, y)) == LS_ERR_STATE);
+    /* a second ddp on the same model */
+    ls_ddp *second;
+    CHECK(ls_ddp_create(&second, t.model, ls_job_world(job), NULL) == LS_ERR_STATE && !second);
+    /* the steps after a refusal still work */
+    CHECK_OK(ls_ddp_begin(t.ddp, 4));
+    CHECK_OK(ls_ddp_backward(t.ddp, t.step, forward(&t, 1, 0, 4, x, y)));
+    CHECK_OK(ls_ddp_wait(t.ddp, NULL));
+    CHECK_OK(ls_optimizer_step(t.optimizer, 0.1, NULL));
+    /* without its ddp the model trains alone again */
+    ls_ddp_destroy(t.ddp);
+    t.ddp = NULL;
+    CHECK_OK(ls_backward(t.step, forward(&t, 2, 0, 4, x, y), NULL, NULL));
+    CHECK_OK(ls_optimizer_step(t.optimizer, 0.1, NULL));
+    close_trainer(&t);
+}
+
+static void test_optimizer_refuses(void **state) {
+    (void)state;
+    assert_int_equal(ranks_run(2, "shm", body_refusal, NULL), 0);
+}
+
+static void body_too_few_shards(int rank, ls_job *job, void *context) {
+    (void)rank;
+    (void)context;
+    trainer t;
+    CHECK_OK(ls_device_cpu(&t.device, 1));
+    const ls_model_options options = {.device = t.device, .seed = 1};
+    CHECK_OK(ls_model_create(&t.model, SPEC, &options));
+    const ls_ddp_options ddp = {.shards = 1};
+    CHECK(ls_ddp_create(&t.ddp, t.model, ls_job_world(job), &ddp) == LS_ERR_ARGUMENT);
+    CHECK(strstr(ls_error_text(), "1 shards for 2 ranks"));
+    ls_model_destroy(t.model);
+    ls_device_destroy(t.device);
+}
+
+static void test_too_few_shards(void **state) {
+    (void)state;
+    assert_int_equal(ranks_run(2, "shm", body_too_few_shards, NULL), 0);
+}
+
+/* --- replicas --- */
+
+static void body_different_lists(int rank, ls_job *job, void *context) {
+    (void)context;
+    ls_device *device;
+    ls_model *model;
+    ls_ddp *ddp;
+    CHECK_OK(ls_device_cpu(&device, 1));
+    const ls_model_options options = {.device = device, .seed = 1};
+    CHECK_OK(ls_model_create(&model, rank == 1 ? "mlp:12,9,8,5" : "mlp:12,9,7,5", &options));
+    CHECK(ls_ddp_create(&ddp, model, ls_job_world(job), NULL) == LS_ERR_MISMATCH && !ddp);
+    CHECK(strstr(ls_error_text(), "fc2.weight"));
+    CHECK(strstr(ls_error_text(), "rank 1"));
+    CHECK(strstr(ls_error_text(), "[7, 9]") && strstr(ls_error_text(), "[8, 9]"));
+    ls_model_destroy(model);
+    ls_device_destroy(device);
+}
+
+static void test_different_parameter_lists(void **state) {
+    (void)state;
+    assert_int_equal(ranks_run(2, "shm", body_different_lists, NULL), 0);
+    assert_int_equal(ranks_run(3, "tcp", body_different_lists, NULL), 0);
+}
+
+static void body_broadcast(int rank, ls_job *job, void *context) {
+    (void)context;
+    trainer t, zero;
+    open_trainer(&t, job, SPEC, 100 + (uint64_t)rank, 0);
+    CHECK_OK(ls_device_cpu(&zero.device, 1));
+    const ls_model_options options = {.device = zero.device, .seed = 100};
+    CHECK_OK(ls_model_create(&zero.model, SPEC, &options));
+    CHECK(ls_model_hash(t.model) == ls_model_hash(zero.model));
+    CHECK_OK(ls_ddp_verify(t.ddp));
+    /* rank 2 goes its own way in one number: all ranks are told where */
+    if (rank == 2)
+        ((float *)ls_tensor_data(ls_parameter_value(ls_model_parameter(t.model, 3))))[1] += 1;
+    CHECK(ls_ddp_verify(t.ddp) == LS_ERR_MISMATCH);
+    CHECK(strstr(ls_error_text(), ls_parameter_name(ls_model_parameter(t.model, 3))));
+    CHECK(strstr(ls_error_text(), "rank 2"));
+    ls_model_destroy(zero.model);
+    ls_device_destroy(zero.device);
+    close_trainer(&t);
+}
+
+static void test_replicas(void **state) {
+    (void)state;
+    assert_int_equal(ranks_run(4, "shm", body_broadcast, NULL), 0);
+}
+
+/* --- batch statistics travel like gradients --- */
+
+enum { CHANNELS = 3, ROWS = 16 };
+
+static void body_statistics(int rank, ls_job *job, void *context) {
+    bits *b = context;
+    size_t shards = b->shards;
+    ls_device *device;
+    ls_step *step;
+    CHECK_OK(ls_device_cpu(&device, 1));
+    const size_t shape[] = {CHANNELS};
+    ls_parameter *p[4];
+    static const char *const names[] = {"weight", "bias", "running_mean", "running_var"};
+    for (size_t i = 0; i < 4; i++)
+        CHECK_OK(ls__parameter_create(&p[i], device, names[i], i < 2 ? LS_WEIGHT : LS_STATISTIC,
+                                      shape, 1, 1, (ls__init){LS__CONSTANT, i == 0 || i == 3}));
+    ls_model model = {.device = device, .parameters = p, .by_name = p, .parameter_count = 4};
+    const ls_step_options step_options = {.device = device};
+    CHECK_OK(ls_step_create(&step, &step_options));
+    ls_ddp *ddp;
+    const ls_ddp_options ddp_options = {.shards = shards};
+    CHECK_OK(ls_ddp_create(&ddp, &model, ls_job_world(job), &ddp_options));
+    ls_optimizer *optimizer;
+    const ls_optimizer_options sgd = {.kind = LS_SGD};
+    CHECK_OK(ls_optimizer_create(&optimizer, &model, &sgd));
+    float x[ROWS * CHANNELS];
+    for (size_t i = 0; i < ROWS * CHANNELS; i++)
+        x[i] = (float)(i * i % 17);
+    for (int s = 0; s < 2; s++) {
+        size_t first, local;
+        ls_ddp_shards(ddp, &first, &local);
+        size_t rows = ROWS / shards;
+        CHECK_OK(ls_ddp_begin(ddp, (double)(rows * local)));
+        for (size_t k = first; k < first + local; k++) {
+            const ls_step_mode mode = {.training = true};
+            CHECK_OK(ls_step_begin(step, &mode));
+            const size_t x_shape[] = {rows, CHANNELS};
+            ls_tensor *input = ls_tensor_wrap(step, x + k * rows * CHANNELS, LS_F32, x_shape, 2);
+            const ls_batch_norm_state bn = {p[2]->value.data, p[3]->value.data, p[2]->gradient,
+                                            p[3]->gradient};
+            ls_tensor *y = ls_batch_norm(step, input, &p[0]->value, &p[1]->value, bn, 1e-5f);
+            p[2]->present = p[3]->present = true;
+            CHECK_OK(ls_ddp_backward(ddp, step, ls_sum(step, ls_mul(step, y, y))));
+        }
+        CHECK_OK(ls_ddp_wait(ddp, NULL));
+        CHECK_OK(ls_optimizer_step(optimizer, 0.01, NULL));
+    }
+    /* every shard has the same weight, so the running mean moves by a tenth of the column's mean, twice */
+    for (size_t c = 0; c < CHANNELS; c++) {
+        double mean = 0;
+        for (size_t r = 0; r < ROWS; r++)
+            mean += (double)x[r * CHANNELS + c] / ROWS;
+        double seen = (double)((float *)p[2]->value.data)[c], want = mean * (1 - 0.81);
+        CHECK(seen > want - 1e-5 * mean && seen < want + 1e-5 * mean);
+    }
+    if (rank == 0)
+        for (size_t i = 0; i < 4; i++)
+            memcpy((char *)b->hash + i * sizeof(float) * CHANNELS, p[i]->value.data,
+                   sizeof(float) * CHANNELS);
+    ls_optimizer_destroy(optimizer);
+    ls_ddp_destroy(ddp);
+    ls_step_destroy(step);
+    for (size_t i = 0; i < 4; i++)
+        ls__parameter_destroy(p[i]);
+    ls_device_destroy(device);
+}
+
+static void test_statistics(void **state) {
+    (void)state;
+    char want[4 * CHANNELS * sizeof(float)];
+    uint64_t *values = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(values, MAP_FAILED);
+    bits b = {4, ROWS, values};
+    for (int world = 1; world <= 4; world *= 2) {
+        memset(values, 0, sizeof want);
+        assert_int_equal(ranks_run(world, "shm", body_statistics, &b), 0);
+        if (world == 1)
+            memcpy(want, values, sizeof want);
+        assert_memory_equal(want, values, sizeof want);
+    }
+    munmap(values, 4096);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tree_order),
+        cmocka_unit_test(test_bits_do_not_depend_on_ranks),
+        cmocka_unit_test(test_shards_without_samples),
+        cmocka_unit_test(test_uneven_shards),
+        cmocka_unit_test(test_optimizer_refuses),
+        cmocka_unit_test(test_too_few_shards),
+        cmocka_unit_test(test_different_parameter_lists),
+        cmocka_unit_test(test_replicas),
+        cmocka_unit_test(test_statistics),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
