@@ -97,13 +97,13 @@ static ls_tensor *prepare_dim(ls_step *step, const char *name, const ls_tensor *
 }
 
 ls_tensor *ls_sum_dim(ls_step *step, ls_tensor *x, size_t dim) {
-    struct reduce r;
+    struct reduce r = {0};
     ls_tensor *y = prepare_dim(step, "sum_dim", x, dim, &r);
     return y ? reduce(step, "sum_dim", x, y, r) : NULL;
 }
 
 ls_tensor *ls_mean_dim(ls_step *step, ls_tensor *x, size_t dim) {
-    struct reduce r;
+    struct reduce r = {0};
     ls_tensor *y = prepare_dim(step, "mean_dim", x, dim, &r);
     if (!y)
         return NULL;
@@ -112,7 +112,7 @@ ls_tensor *ls_mean_dim(ls_step *step, ls_tensor *x, size_t dim) {
 }
 
 ls_tensor *ls_max_dim(ls_step *step, ls_tensor *x, size_t dim) {
-    struct reduce r;
+    struct reduce r = {0};
     ls_tensor *y = prepare_dim(step, "max_dim", x, dim, &r);
     if (!y)
         return NULL;

@@ -39,7 +39,8 @@ static ls_status dispatch(ls__tcp *tcp, ls__operation *operation) {
 static void set_reason(ls__tcp *tcp, const char *reason) {
     pthread_mutex_lock(&tcp->reason_lock);
     if (tcp->reason[0] == '\0')
-        snprintf(tcp->reason, sizeof tcp->reason, "%s", *reason ? reason : "no reason given");
+        snprintf(tcp->reason, sizeof tcp->reason, "%.*s", (int)sizeof tcp->reason - 1,
+                 *reason ? reason : "no reason given");
     pthread_mutex_unlock(&tcp->reason_lock);
 }
 
