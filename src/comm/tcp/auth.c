@@ -7,6 +7,7 @@
 #include "comm/tcp/tcp.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <sodium.h>
@@ -84,9 +85,11 @@ ls_status ls__tcp_hello_compare(const ls__tcp_hello *mine, const ls__tcp_hello *
 }
 
 ls_status ls__tcp_card_make(ls__tcp_card *card, const ls__tcp_address *listener) {
+    char host[LS__TCP_HOST_BYTES] = "";
+    if (gethostname(host, sizeof host - 1) != 0)
+        return ls__fail_errno(LS_ERR_SYSTEM, errno, "gethostname");
     memset(card, 0, sizeof *card);
-    if (gethostname(card->host, sizeof card->host - 1) != 0)
-        strcpy(card->host, "?");
+    memcpy(card->host, host, sizeof host - 1);
     card->pid = getpid();
     if (!listener)
         return LS_OK;

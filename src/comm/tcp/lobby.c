@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SEATS = 128, GUEST_SECONDS = 8 };
+enum { SEATS = 128, GUEST_SECONDS = 5 };
 
 ls_status ls__tcp_lobby_open(ls__tcp_lobby *lobby, ls__tcp_join *join, int role) {
     *lobby = (ls__tcp_lobby){.join = join, .role = role, .size = SEATS};
