@@ -218,7 +218,7 @@ ls_status ls__safetensors_write(const char *path, const ls_safetensors_entry *en
                                 size_t metadata_count) {
     char *header = NULL, *temporary = NULL;
     size_t header_size = 0;
-    int folder = -1, fd;
+    int folder = -1, fd = -1;
     bool renamed = false;
     ls_status status;
     LS_TRY_OUT(
