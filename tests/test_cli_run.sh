@@ -140,6 +140,10 @@ environment() {
     want_out "tcp none" "tcp"
     # 0 1 2 and the one ls reads with
     [ "$(wc -l <"$folder/out")" = 5 ] || fail "descriptors of the launcher reach a rank"
+    LOCKSTEP_TRANSPORT=tcp run -n 1 sh -c 'echo "$LOCKSTEP_TRANSPORT ${LOCKSTEP_SHM_FD-none}"'
+    want_out "tcp none" "LOCKSTEP_TRANSPORT"
+    LOCKSTEP_TRANSPORT=tpc run -n 1 true
+    want_code 2 "LOCKSTEP_TRANSPORT"
     echo for-rank-0 | timeout 10 "$lockstep" run -n 2 cat >"$folder/out"
     [ "$(cat "$folder/out")" = "[rank 0] for-rank-0" ] || fail "stdin belongs to rank 0"
 }

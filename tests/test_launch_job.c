@@ -53,6 +53,10 @@ static int rank_main(const char *role) {
         fputs(rank == 0 ? "50 %\r100 %\rdone\n" : "quiet\n", stdout);
         return 0;
     }
+    if (strcmp(role, "speak and fail") == 0) {
+        fputs(rank == 0 ? "\rstep 7" : "a reason\n", stderr);
+        return rank == 0 ? 0 : 5;
+    }
     if (strcmp(role, "mistake") == 0) {
         fputs("data.gz: truncated\n", stderr);
         return 3;
@@ -165,6 +169,10 @@ static void test_rank_0_speaks_for_all(void **state) {
     assert_int_equal(result.code, 0);
     assert_string_equal(result.out, "50 %\r100 %\rdone\n");
     assert_string_equal(result.err, "[rank 1] a warning\n");
+    result = launch("speak and fail", (ls__launch_options){.rank0_speaks = true, .ranks = 2});
+    assert_int_equal(result.code, 5);
+    has(result.err, "\rstep 7\nlockstep run: rank 1 (pid ");
+    has(result.err, "\n    a reason\n");
 }
 
 static void test_a_mistake_is_told_once(void **state) {

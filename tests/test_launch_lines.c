@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -37,7 +38,6 @@ static void test_lines_come_whole(void **state) {
         check(LS__LINES_WHOLE, "one\n\ntwo\nrest", piece, false, "> one\n> \n> two\n");
         check(LS__LINES_WHOLE, "one\n\ntwo\nrest", piece, true, "> one\n> \n> two\n> rest\n");
         check(LS__LINES_WHOLE, "a\rb\n", piece, true, "> a\rb\n");
-        check(LS__LINES_PROGRESS, "10 %\r20 %\r30", piece, false, "> 10 %\r> 20 %\r");
         check(LS__LINES_RAW, "one\ntw", piece, false, "one\ntw");
         check(LS__LINES_KEEP, "one\ntwo", piece, true, "");
     }
@@ -92,6 +92,29 @@ static void test_the_last_lines_are_kept(void **state) {
     free(lines);
 }
 
+/* The reason of a failure comes behind hours of a progress line that is written over. */
+static void test_progress_lines_do_not_hide_the_reason(void **state) {
+    (void)state;
+    ls__sink sink;
+    ls__lines *lines = malloc(sizeof *lines);
+    assert_non_null(lines);
+    ls__sink_open(&sink, -1);
+    ls__lines_open(lines, LS__LINES_RAW, &sink, "");
+    for (int i = 0; i < 100000; i++) {
+        char text[80];
+        int n = snprintf(text, sizeof text, "\r\x1b[Kepoch 1  step %d/100000  loss 2.1234", i);
+        ls__lines_feed(lines, text, (size_t)n);
+        sink.begin = sink.end = 0;
+    }
+    assert_true(lines->capacity < 10000);
+    ls__lines_feed(lines, "\r\x1b[Kthe reason\r\n", 16);
+    assert_int_equal(ls__lines_tail_count(lines), 1);
+    assert_string_equal(ls__lines_tail(lines, 0), "the reason");
+    ls__lines_close(lines);
+    ls__sink_close(&sink);
+    free(lines);
+}
+
 /* A full pipe must not block, and nothing may be lost or reordered once it is read. */
 static void test_a_full_pipe_does_not_block(void **state) {
     (void)state;
@@ -131,6 +154,7 @@ int main(void) {
         cmocka_unit_test(test_lines_come_whole),
         cmocka_unit_test(test_longest_lines_are_cut_but_complete),
         cmocka_unit_test(test_the_last_lines_are_kept),
+        cmocka_unit_test(test_progress_lines_do_not_hide_the_reason),
         cmocka_unit_test(test_a_full_pipe_does_not_block),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

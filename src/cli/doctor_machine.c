@@ -108,8 +108,8 @@ static void find_instructions(ls__findings *findings) {
         return;
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
         if (has_word(flags, wanted[i])) {
-            strcat(found, found[0] ? " " : "");
-            strcat(found, wanted[i]);
+            size_t used = strlen(found);
+            snprintf(found + used, sizeof found - used, "%s%s", used ? " " : "", wanted[i]);
         }
     }
     ls__findings_add(findings, "instruction sets", "%s", found[0] ? found : "none of note");

@@ -3,9 +3,12 @@
 #include "cli/options.h"
 #include "launch/launch.h"
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 typedef struct run_settings {
     const char *ranks;
+    bool transport_given;
     int transport, bind, format;
     bool prefix, no_prefix;
     double grace, stop_grace;
@@ -25,11 +28,19 @@ static int launch(const run_settings *settings, const ls__command *command, char
         return ls__usage_error(command, "-n: '%.40s' %s", settings->ranks, why);
     if (settings->prefix && settings->no_prefix)
         return ls__usage_error(command, "--prefix and --no-prefix contradict each other");
+    bool tcp = settings->transport == 1;
+    const char *variable = getenv("LOCKSTEP_TRANSPORT");
+    if (!settings->transport_given && variable && *variable) {
+        tcp = strcmp(variable, "tcp") == 0;
+        if (!tcp && strcmp(variable, "shm") != 0)
+            return ls__usage_error(command, "LOCKSTEP_TRANSPORT: '%.40s' is none of shm|tcp",
+                                   variable);
+    }
     const ls__launch_options options = {
         .command = "lockstep run",
         .ranks = (int)ranks,
         .argv = argv,
-        .transport = settings->transport == 1 ? LS__LAUNCH_TCP : LS__LAUNCH_SHM,
+        .transport = tcp ? LS__LAUNCH_TCP : LS__LAUNCH_SHM,
         .prefix = settings->prefix      ? LS__LAUNCH_PREFIX_ALWAYS
                   : settings->no_prefix ? LS__LAUNCH_PREFIX_NEVER
                                         : LS__LAUNCH_PREFIX_AUTO,
@@ -70,7 +81,8 @@ int ls__cli_run(int argc, char **argv) {
          .kind = LS__OPTION_CHOICE,
          .choices = "shm|tcp",
          .choice = &settings.transport,
-         .fallback = "shm",
+         .given = &settings.transport_given,
+         .fallback = "LOCKSTEP_TRANSPORT, else shm",
          .help = "how ranks meet: shared memory, or tcp over loopback"},
         {.group = "Output",
          .name = "prefix",

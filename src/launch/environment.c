@@ -87,7 +87,7 @@ static ls_status make_token(char *text) {
 
 static ls_status add_shared(ls__environment *environment, const ls__launch_options *options) {
     char token[2 * TOKEN_BYTES + 1];
-    int port;
+    int port = 0;
     LS_TRY(make_token(token));
     LS_TRY(free_port(&port));
     LS_TRY(add(environment, "WORLD_SIZE=%d", options->ranks));

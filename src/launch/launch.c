@@ -167,10 +167,11 @@ static void open_lines(ls__rank *rank, int s) {
     ls__lines_mode mode = LS__LINES_WHOLE;
     char prefix[LS__PREFIX_BYTES];
     rank_prefix(job, rank->number, s == LS__STDOUT ? STDOUT_FILENO : STDERR_FILENO, prefix);
-    if (job->options->ranks == 1 && !*prefix)
+    /* nobody else's lines can come in between: prompts and progress lines appear at once */
+    if (rank->number == 0 && !*prefix && (job->options->ranks == 1 || job->options->rank0_speaks))
         mode = LS__LINES_RAW;
     else if (job->options->rank0_speaks)
-        mode = rank->number == 0 ? LS__LINES_PROGRESS : LS__LINES_KEEP;
+        mode = LS__LINES_KEEP;
     ls__lines_open(&rank->streams[s].lines, mode,
                    s == LS__STDOUT ? &job->sinks[LS__STDOUT] : job->error_sink, prefix);
 }

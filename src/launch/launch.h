@@ -39,10 +39,10 @@ typedef struct ls__launch_options {
         *program; /* what to execute where it is not argv[0]: "/proc/self/exe" is ourselves */
     ls__launch_transport transport;
     ls__launch_prefix prefix;
-    /* Rank 0 speaks for the job: its output passes unprefixed ('\r' ends a line as well, for progress
-     * lines), the output of the others is shown only where it tells of a failure. When the first
-     * failure is exit code 2 or 3 (a mistake of the user, told by the rank) there is no report beside
-     * the rank's own line. */
+    /* Rank 0 speaks for the job: its output passes as it is, at once (progress lines that are written
+     * over, too); the output of the others is shown only where it tells of a failure, their last lines
+     * on stderr also after success. When the first failure is exit code 2 or 3 (a mistake of the user,
+     * told by the rank) there is no report beside the rank's own line. */
     bool rank0_speaks;
     bool unbound;   /* leave the ranks on all cores; else cores are divided where they suffice */
     double grace_s; /* a rank failed: time for the others to end by themselves; default 0.5 */

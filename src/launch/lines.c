@@ -21,16 +21,33 @@ void ls__lines_close(ls__lines *lines) {
     lines->bytes = lines->capacity = 0;
 }
 
-static void keep(ls__lines *lines) {
+/* Where the text of data[0..bytes) begins that a terminal would still show: behind the last '\r' that
+ * is followed by something, and behind an "erase" that follows it. */
+static size_t visible(const char *data, size_t bytes) {
+    const char *back = bytes ? memrchr(data, '\r', bytes) : NULL;
+    size_t begin = back ? (size_t)(back - data) + 1 : 0;
+    if (bytes - begin >= 3 && memcmp(data + begin, "\x1b[K", 3) == 0)
+        begin += 3;
+    return begin;
+}
+
+/* Bytes of the line without its end. */
+static size_t text_bytes(const ls__lines *lines) {
     size_t n = lines->bytes;
     while (n && (lines->data[n - 1] == '\n' || lines->data[n - 1] == '\r'))
         n--;
+    return n;
+}
+
+static void keep(ls__lines *lines) {
+    size_t n = text_bytes(lines), begin = visible(lines->data, n);
+    n -= begin;
     if (n == 0)
         return;
     if (n >= LS__TAIL_BYTES)
         n = LS__TAIL_BYTES - 1;
     char *line = lines->tail[lines->tail_count++ % LS__TAIL_LINES];
-    memcpy(line, lines->data, n);
+    memcpy(line, lines->data + begin, n);
     line[n] = '\0';
     for (size_t i = 0; i < n; i++) {
         if ((unsigned char)line[i] < 0x20)
@@ -38,11 +55,21 @@ static void keep(ls__lines *lines) {
     }
 }
 
+/* A progress line that is written over again and again is one line without end: what cannot be seen any
+ * more need not be stored. */
+static void forget_overwritten(ls__lines *lines) {
+    size_t begin = visible(lines->data, text_bytes(lines));
+    if (begin) {
+        lines->bytes -= begin;
+        memmove(lines->data, lines->data + begin, lines->bytes);
+    }
+}
+
 /* The line, or the part of it so far, leaves. */
 static void leave(ls__lines *lines, bool whole) {
     if (!lines->continued)
         keep(lines);
-    if (lines->mode == LS__LINES_WHOLE || lines->mode == LS__LINES_PROGRESS) {
+    if (lines->mode == LS__LINES_WHOLE) {
         ls__sink_put(lines->sink, lines->prefix, strlen(lines->prefix));
         ls__sink_put(lines->sink, lines->data, lines->bytes);
         if (!whole)
@@ -68,22 +95,12 @@ static bool append(ls__lines *lines, const char *data, size_t bytes) {
     return true;
 }
 
-/* Bytes up to and including the first line end, or 0. */
-static size_t line_end(const ls__lines *lines, const char *data, size_t bytes) {
-    const char *end = memchr(data, '\n', bytes);
-    if (lines->mode == LS__LINES_PROGRESS) {
-        const char *back = memchr(data, '\r', end ? (size_t)(end - data) : bytes);
-        if (back && back + 1 != end)
-            end = back;
-    }
-    return end ? (size_t)(end - data) + 1 : 0;
-}
-
 void ls__lines_feed(ls__lines *lines, const char *data, size_t bytes) {
     if (lines->mode == LS__LINES_RAW)
         ls__sink_put(lines->sink, data, bytes);
     while (bytes) {
-        size_t end = line_end(lines, data, bytes);
+        const char *newline = memchr(data, '\n', bytes);
+        size_t end = newline ? (size_t)(newline - data) + 1 : 0;
         size_t take = end ? end : bytes;
         bool whole = end != 0;
         if (lines->bytes + take > LONGEST_LINE) {
@@ -94,6 +111,8 @@ void ls__lines_feed(ls__lines *lines, const char *data, size_t bytes) {
             lines->sink->error = ENOMEM;
             return;
         }
+        if (take && lines->mode != LS__LINES_WHOLE)
+            forget_overwritten(lines);
         data += take;
         bytes -= take;
         if (whole || lines->bytes == LONGEST_LINE)

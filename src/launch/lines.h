@@ -8,10 +8,9 @@
 enum { LS__TAIL_LINES = 10, LS__TAIL_BYTES = 400, LS__PREFIX_BYTES = 48 };
 
 typedef enum ls__lines_mode {
-    LS__LINES_WHOLE,    /* lines leave when they are complete */
-    LS__LINES_PROGRESS, /* and '\r' completes one as well */
-    LS__LINES_RAW,      /* every byte leaves at once */
-    LS__LINES_KEEP,     /* nothing leaves: only the last lines are kept */
+    LS__LINES_WHOLE, /* lines leave when they are complete */
+    LS__LINES_RAW,   /* every byte leaves at once */
+    LS__LINES_KEEP,  /* nothing leaves: only the last lines are kept */
 } ls__lines_mode;
 
 typedef struct ls__lines {

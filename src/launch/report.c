@@ -196,7 +196,15 @@ static ls_status write_json(const ls__launch_job *job) {
     return ls__json_write_line(stdout, "stdout", object);
 }
 
+/* A progress line may be standing there. */
+static void begin_line(const ls__launch_job *job) {
+    if (job->error_sink->last && job->error_sink->last != '\n')
+        fputc('\n', stderr);
+}
+
 ls_status ls__job_report(const ls__launch_job *job) {
+    if (ls__job_exit_code(job))
+        begin_line(job);
     if (job->first_failure >= 0) {
         if (!print_mistake(job))
             print_failure(job);

@@ -62,6 +62,7 @@ void ls__sink_put(ls__sink *sink, const char *data, size_t bytes) {
     }
     memcpy(sink->data + sink->end, data, bytes);
     sink->end += bytes;
+    sink->last = data[bytes - 1];
 }
 
 void ls__sink_flush(ls__sink *sink) {

@@ -10,6 +10,7 @@ typedef struct ls__sink {
     int fd;
     size_t chunk; /* bytes that a write takes without blocking once poll says writable; 0: any */
     int error;    /* errno of the write that failed; from then on everything is dropped */
+    char last;    /* byte put, 0: none */
     char *data;
     size_t begin, end, capacity; /* data[begin..end) waits */
 } ls__sink;
