@@ -1,6 +1,5 @@
 /* Models: names and shapes, initial values, the hash, checks of the input, dropout. */
 #include "nn_support.h"
-#include <lockstep/random.h>
 
 static void names_and_shapes(void **state) {
     (void)state;
@@ -204,6 +203,50 @@ static void creation_checks_its_arguments(void **state) {
     ls_device_destroy(device);
 }
 
+/* --- the n-th allocation of device memory fails --- */
+
+static const ls__device_table *real_table;
+static size_t allocations_left;
+
+static ls_status failing_alloc(ls_device *device, size_t bytes, void **memory) {
+    if (allocations_left == 0)
+        return ls__fail(LS_ERR_MEMORY, "no %zu bytes", bytes);
+    allocations_left--;
+    return real_table->alloc(device, bytes, memory);
+}
+
+/* Under the address sanitizer this shows as well that nothing leaks and nothing is freed twice. */
+static void failing_allocations_are_reported(void **state) {
+    (void)state;
+    const ls_optimizer_options adam = {.kind = LS_ADAM};
+    ls_device *device = new_device();
+    ls__device_table table = *device->table;
+    real_table = device->table;
+    table.alloc = failing_alloc;
+    device->table = &table;
+    size_t n = 0;
+    for (bool done = false; !done; n++) {
+        ls_model *model = NULL;
+        ls_optimizer *optimizer = NULL;
+        allocations_left = n;
+        ls_status status =
+            ls_model_create(&model, "mlp:4,3,2", &(ls_model_options){.device = device});
+        if (status == LS_OK)
+            status = ls_optimizer_create(&optimizer, model, &adam);
+        done = status == LS_OK;
+        if (!done)
+            assert_int_equal(status, LS_ERR_MEMORY);
+        if (!model)
+            assert_message("model mlp:4,3,2: parameter fc");
+        ls_optimizer_destroy(optimizer);
+        ls_model_destroy(model);
+    }
+    assert_int_equal(n, 4 * 2 + 4 * 2 +
+                            1); /* value and gradient, then two averages, of four weights */
+    device->table = real_table;
+    ls_device_destroy(device);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_and_shapes),
@@ -213,6 +256,7 @@ int main(void) {
         cmocka_unit_test(wrong_inputs_are_refused),
         cmocka_unit_test(gpt_dropout_acts_in_training_only),
         cmocka_unit_test(gradient_storage_moves),
+        cmocka_unit_test(failing_allocations_are_reported),
         cmocka_unit_test(creation_checks_its_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -27,8 +27,11 @@ LS_API float *ls_parameter_gradient(ls_parameter *parameter);
 
 /* Builds a model from a spec and initialises it from `seed` (equal on all ranks):
  *   "mlp:784,1024,1024,10"   linear layers with relu between; input is flattened
- *   "cnn"                    the network of PyTorch's MNIST example, (B, 1, 28, 28) -> (B, 10)
+ *   "cnn"                    the network of PyTorch's MNIST example, (B, 1, 28, 28) -> (B, 10); dropout
+ *                            0.25 and 0.5, or what "cnn:dropout=" says for both
  *   "gpt:layers=,heads=,width=,context=,vocab="   GPT-2's architecture, tied embedding; optional dropout=
+ *                            of the embedding and at the end of each residual branch; there is none on
+ *                            the attention probabilities
  *   "gpt2-124m"              layers 12, heads 12, width 768, context 1024, vocab 50257
  * A bad spec is LS_ERR_ARGUMENT and the text names the part. `default_vocab` is taken where a gpt spec
  * has no vocab; 0 means the spec must give it. */

@@ -30,9 +30,16 @@ LS_API ls_status ls_optimizer_create(ls_optimizer **optimizer, ls_model *model,
                                      const ls_optimizer_options *options);
 LS_API void ls_optimizer_destroy(ls_optimizer *optimizer);
 
-/* One update with this learning rate, in place. LS_ERR_NOT_REDUCED when the model is trained by a ddp
- * and its gradients were not reduced since the last step: nothing is changed then. Also folds the
- * reduced statistics into the running ones. *norm (may be NULL): the global norm before clipping. */
+/* One update with this learning rate, in place, of the weights that have a gradient; one that nobody
+ * used since the last step stays as it is, without decay (PyTorch: grad is None). Also folds the
+ * statistics of the batch into the running ones (running = 0.9 * running + 0.1 * batch). *norm (may be
+ * NULL): the global norm before clipping. In the cases below nothing is changed:
+ *   LS_ERR_NOT_REDUCED  the model is trained by a ddp, and its gradients were not reduced since the
+ *                       last step
+ *   LS_ERR_STATE        no weight has a gradient
+ *   LS_ERR_RANGE        a gradient or statistic holds a NaN or an infinity; the first is named. Reduced
+ *                       gradients are equal on all ranks, so all ranks get this together
+ *   LS_ERR_ARGUMENT     the learning rate is negative or not finite */
 LS_API ls_status ls_optimizer_step(ls_optimizer *optimizer, double learning_rate, double *norm);
 
 typedef enum ls_schedule_kind { LS_CONSTANT, LS_COSINE, LS_LINEAR } ls_schedule_kind;

@@ -19,7 +19,8 @@ struct ls_parameter {
     bool owns_gradient; /* freed with the parameter */
     bool managed;       /* a ddp reduces it: the optimizer insists on `reduced` */
     bool reduced;       /* the gradient is the job's average for the current step */
-    bool present;       /* the gradient was written since the optimizer's last step */
+    bool present;       /* the gradient was written since the optimizer's last step; managed: on any
+                           rank. Without it the optimizer leaves the weight alone */
 
     size_t slot; /* where the tape that used it last keeps its counts. A hint: any number will do */
     ls_tensor gradient_view; /* what ls_tensor_grad(value) returns */

@@ -149,7 +149,7 @@ ls_status ls_model_load(ls_model *model, const char *path) {
         return ls__fail(LS_ERR_ARGUMENT, "ls_model_load: %s is NULL", model ? "path" : "model");
     struct load load = {.model = model, .path = path};
     ls_status status = LS_OK;
-    load.entries = calloc(model->parameter_count, sizeof *load.entries);
+    load.entries = calloc(model->parameter_count, sizeof(ls_safetensors_entry *));
     if (!load.entries)
         return ls__fail(LS_ERR_MEMORY, "%s: out of memory for loading", path);
     LS_TRY_OUT(ls_safetensors_open(&load.file, path));
