@@ -112,9 +112,6 @@ static ls_status open_tcp(ls__transport **transport, ls__job_place *place) {
         return ls__fail(LS_ERR_ARGUMENT, "MASTER_ADDR is not set; want the address of rank 0");
     LS_TRY(read_integer("MASTER_PORT", 1, 65535, &port));
 #ifdef LOCKSTEP_WITH_TCP
-#pragma weak ls__tcp_open
-    if (!ls__tcp_open)
-        return ls__fail(LS_ERR_UNSUPPORTED, "tcp is not part of this build");
     return ls__tcp_open(transport, place, variable("MASTER_ADDR"), port,
                         variable("LOCKSTEP_TOKEN"));
 #else
