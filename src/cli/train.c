@@ -17,13 +17,14 @@ static int launch(const ls__train_settings *settings, int argc, char **argv) {
         fprintf(stderr, "lockstep train: out of memory\n");
         return LS__EXIT_FAILURE;
     }
-    again[0] = "/proc/self/exe";
+    again[0] = "lockstep";
     for (int i = 0; i < argc; i++)
         again[i + 1] = argv[i];
     const ls__launch_options options = {
         .command = "lockstep train",
         .ranks = (int)settings->ranks,
         .argv = again,
+        .program = "/proc/self/exe",
         .transport = (ls__launch_transport)settings->transport,
         .rank0_speaks = true,
     };
