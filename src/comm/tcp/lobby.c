@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SEATS = 128, GUEST_SECONDS = 5 };
+enum { SEATS = 128, GUEST_SECONDS = 5, REFUSALS_LOGGED = 100 };
 
 ls_status ls__tcp_lobby_open(ls__tcp_lobby *lobby, ls__tcp_join *join, int role) {
     *lobby = (ls__tcp_lobby){.join = join, .role = role, .size = SEATS};
@@ -42,8 +42,9 @@ static void dismiss(ls__tcp_lobby *lobby, ls__tcp_guest *guest, const char *why)
     char text[LS__TCP_ADDRESS_TEXT] = "?";
     if (getpeername(guest->fd, (struct sockaddr *)&address.raw, &address.bytes) == 0)
         ls__tcp_address_text(&address, text);
-    ls__tcp_log(lobby->join->place, LS_LOG_WARNING, "rank %d: refused a connection from %s: %s",
-                lobby->join->rank, text, why);
+    if (++lobby->refused <= REFUSALS_LOGGED) /* a flood of strangers is none of lines */
+        ls__tcp_log(lobby->join->place, LS_LOG_WARNING, "rank %d: refused a connection from %s: %s",
+                    lobby->join->rank, text, why);
     ls__tcp_close_fd(guest->fd);
     guest->fd = -1;
 }

@@ -145,16 +145,26 @@ static const ls__transport_table table = {"tcp", run, close_tcp, abort_tcp};
 
 /* --- open -------------------------------------------------------------------------------------- */
 
-static ls_status add_peer(ls__tcp *tcp, int rank, const ls__tcp_card *card, int *fd) {
-    ls__tcp_peer *peer = tcp->peer[rank] = calloc(1, sizeof *peer);
-    if (!peer)
-        return ls__fail(LS_ERR_MEMORY, "no memory for the connection to rank %d", rank);
-    peer->fd = *fd; /* from here on it is the peer's to close */
-    *fd = -1;
-    peer->rank = rank;
-    peer->pid = card->pid;
-    memcpy(peer->host, card->host, sizeof peer->host);
+static ls_status add_peers(ls__tcp *tcp) {
+    for (int rank = 0; rank < tcp->base.size; rank++) {
+        tcp->peer[rank] = calloc(1, sizeof *tcp->peer[rank]);
+        if (!tcp->peer[rank])
+            return ls__fail(LS_ERR_MEMORY, "no memory for %d connections", tcp->base.size);
+        tcp->peer[rank]->fd = -1;
+        tcp->peer[rank]->rank = rank;
+    }
     return LS_OK;
+}
+
+/* The connections and names that the rendezvous has found. */
+static void take_over(ls__tcp *tcp, ls__tcp_join *join) {
+    for (int rank = 0; rank < tcp->base.size; rank++) {
+        ls__tcp_peer *peer = tcp->peer[rank];
+        peer->fd = join->fd[rank];
+        join->fd[rank] = -1;
+        peer->pid = join->table[rank].pid;
+        memcpy(peer->host, join->table[rank].host, sizeof peer->host);
+    }
 }
 
 /* Scratch for one chunk a peer: 256 KiB each, less in worlds of more than 256. */
@@ -226,12 +236,13 @@ ls_status ls__tcp_open(ls__transport **transport, const ls__job_place *place, co
     ls__tcp *tcp = NULL;
     ls_status status;
     *transport = NULL;
+    /* All memory first: whoever lacks it never joins, rather than failing when all have joined. */
     LS_TRY_OUT(prepare_join(&join, token));
+    LS_TRY_OUT(make(&tcp, join.rank, join.world));
+    LS_TRY_OUT(add_peers(tcp));
     if (join.world > 1)
         LS_TRY_OUT(ls__tcp_rendezvous(&join));
-    LS_TRY_OUT(make(&tcp, join.rank, join.world));
-    for (int rank = 0; rank < join.world; rank++)
-        LS_TRY_OUT(add_peer(tcp, rank, &join.table[rank], &join.fd[rank]));
+    take_over(tcp, &join);
     *transport = &tcp->base;
     tcp = NULL;
 out:

@@ -156,6 +156,7 @@ typedef struct ls__tcp_lobby {
     int role;
     int size; /* seats */
     ls__tcp_guest *guest;
+    int refused; /* so far */
 } ls__tcp_lobby;
 
 ls_status ls__tcp_lobby_open(ls__tcp_lobby *lobby, ls__tcp_join *join, int role);
