@@ -245,10 +245,10 @@ static void test_tiny_buckets(void **state) {
     run_all_worlds((setting){.options = {.first_bucket_bytes = 256, .bucket_bytes = 256}});
 }
 
-static void test_smallest_buckets_all_dtypes(void **state) {
+static void test_small_buckets_all_dtypes(void **state) {
     (void)state;
     run_all_worlds(
-        (setting){.options = {.first_bucket_bytes = 64, .bucket_bytes = 64}, .mixed = true});
+        (setting){.options = {.first_bucket_bytes = 64, .bucket_bytes = 320}, .mixed = true});
 }
 
 static void test_odd_buckets_all_dtypes(void **state) {
@@ -284,7 +284,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_default_buckets),
         cmocka_unit_test(test_tiny_buckets),
-        cmocka_unit_test(test_smallest_buckets_all_dtypes),
+        cmocka_unit_test(test_small_buckets_all_dtypes),
         cmocka_unit_test(test_odd_buckets_all_dtypes),
         cmocka_unit_test(test_all_weights_zero),
         cmocka_unit_test(test_marks_survive_huge_weights),

@@ -37,7 +37,7 @@ static double total_weight(ls__tcp *tcp, const ls__operation *op) {
     if (!op->weighted)
         return 1;
     for (int rank = 0; rank < tcp->base.size; rank++)
-        tcp->weights[rank] = tcp->peer[rank]->weight;
+        tcp->weights[rank] = rank == tcp->base.rank ? op->header.weight : tcp->peer[rank]->weight;
     double total = ls__reduce_weights(tcp->weights, tcp->base.size);
     if (op->total)
         *op->total = total;
