@@ -386,10 +386,11 @@ static void body_statistics(int rank, ls_job *job, void *context) {
             CHECK_OK(ls_step_begin(step, &mode));
             const size_t x_shape[] = {rows, CHANNELS};
             ls_tensor *input = ls_tensor_wrap(step, x + k * rows * CHANNELS, LS_F32, x_shape, 2);
-            const ls_batch_norm_state bn = {p[2]->value.data, p[3]->value.data, p[2]->gradient,
-                                            p[3]->gradient};
+            ls_batch_norm_state bn = {.running_mean = p[2]->value.data,
+                                      .running_var = p[3]->value.data};
+            CHECK_OK(ls__tape_statistic(step, p[2], &bn.batch_mean));
+            CHECK_OK(ls__tape_statistic(step, p[3], &bn.batch_var));
             ls_tensor *y = ls_batch_norm(step, input, &p[0]->value, &p[1]->value, bn, 1e-5f);
-            p[2]->present = p[3]->present = true;
             CHECK_OK(ls_ddp_backward(ddp, step, ls_sum(step, ls_mul(step, y, y))));
         }
         CHECK_OK(ls_ddp_wait(ddp, NULL));

@@ -280,12 +280,10 @@ static ls_status adopt_order(ls_ddp *ddp, ls_step *step) {
         const entry *e = &ddp->entries[i];
         if (!e->parameter || !e->reduces)
             continue;
-        bool written = e->parameter->role == LS_STATISTIC && e->parameter->present;
-        if (written)
+        if (e->parameter->role == LS_STATISTIC)
             LS_TRY(ddp->device->table->copy(ddp->device, e->slots[0], e->parameter->gradient,
                                             e->count * sizeof(float)));
         ls__parameter_set_gradient(e->parameter, e->slots[0]);
-        e->parameter->present = written;
     }
     return LS_OK;
 }
@@ -353,21 +351,14 @@ static ls_status finish_entry(ls_ddp *ddp, size_t i) {
     return ls_reducer_ready(ddp->reducer, i);
 }
 
-/* What forward has finished: the loss and the statistics. */
-static ls_status take_forward_results(ls_ddp *ddp, ls_tensor *loss) {
-    size_t slot = slot_of(ddp->next);
-    for (size_t i = 0; i < ddp->entry_count; i++) {
-        entry *e = &ddp->entries[i];
-        if (!e->parameter)
-            LS_TRY(ddp->device->table->copy(ddp->device, e->slots[slot], ls_tensor_data(loss),
-                                            sizeof(float)));
-        else if (e->parameter->role != LS_STATISTIC || !e->parameter->present)
-            continue;
-        e->holds |= (uint64_t)1 << slot;
-        if (ddp->next + 1 == ddp->count)
-            LS_TRY(finish_entry(ddp, i));
-    }
-    return LS_OK;
+/* The loss is finished before backward; so are statistics, but those ls_backward reports. */
+static ls_status take_loss(ls_ddp *ddp, ls_tensor *loss) {
+    size_t slot = slot_of(ddp->next), i = ddp->entry_count - 1;
+    entry *e = &ddp->entries[i];
+    LS_TRY(
+        ddp->device->table->copy(ddp->device, e->slots[slot], ls_tensor_data(loss), sizeof(float)));
+    e->holds |= (uint64_t)1 << slot;
+    return ddp->next + 1 == ddp->count ? finish_entry(ddp, i) : LS_OK;
 }
 
 static ls_status on_gradient(void *context, ls_parameter *parameter) {
@@ -409,7 +400,7 @@ static ls_status check_shard(const ls_ddp *ddp, const char *call) {
 static ls_status run_shard(ls_ddp *ddp, ls_step *step, ls_tensor *loss) {
     LS_TRY(open_reduction(ddp, step));
     if (step) {
-        LS_TRY(take_forward_results(ddp, loss));
+        LS_TRY(take_loss(ddp, loss));
         LS_TRY(ls_backward(step, loss, on_gradient, ddp));
     }
     return close_shard(ddp);
