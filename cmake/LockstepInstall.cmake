@@ -7,6 +7,8 @@ if(NOT LOCKSTEP_COMM_ONLY)
   install(TARGETS lockstep-cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   list(APPEND LOCKSTEP_PC_NAMES lockstep)
 endif()
+# Relative to the file itself, so that an installation can be moved, also by cmake --install --prefix.
+file(RELATIVE_PATH LOCKSTEP_PC_TO_PREFIX /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
 foreach(name ${LOCKSTEP_PC_NAMES})
   configure_file(cmake/${name}.pc.in ${PROJECT_BINARY_DIR}/${name}.pc @ONLY)
   install(FILES ${PROJECT_BINARY_DIR}/${name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -74,12 +74,12 @@ project(user C)
 find_package(lockstep REQUIRED)
 add_executable(comm ../comm.c)
 target_link_libraries(comm Lockstep::lockstep-comm)
-add_executable(all ../all.c)
-target_link_libraries(all Lockstep::lockstep)
+add_executable(whole ../all.c)
+target_link_libraries(whole Lockstep::lockstep)
 C
 cmake -S "$work/project" -B "$work/project/build" -DCMAKE_PREFIX_PATH="$work/usr" >"$work/log" 2>&1 &&
   cmake --build "$work/project/build" >>"$work/log" 2>&1 || { cat "$work/log"; fail "find_package(lockstep)"; }
-[ "$("$work/project/build/all")" = 23 ] || fail "the CMake project's program"
+[ "$("$work/project/build/whole")" = 23 ] || fail "the CMake project's program"
 
 # liblockstep-comm builds alone, without the libraries that only tensors need
 cmake -S "$source_dir" -B "$work/alone" -G Ninja -DLOCKSTEP_COMM_ONLY=ON -DLOCKSTEP_TESTS=OFF -DLOCKSTEP_WERROR=ON >"$work/log" 2>&1 &&
