@@ -40,8 +40,9 @@ LS_API ls_tensor *ls_layer_norm(ls_step *step, ls_tensor *x, ls_tensor *weight, 
                                 float epsilon);
 /* x (B, C, H, W) or (B, C). Ioffe, Szegedy 2015. Training: normalises with the statistics of this
  * shard and hands them out: batch_mean and batch_var (C; unbiased variance, as PyTorch's running one)
- * receive the statistics times B, so that they can be reduced as (sum, weight) like gradients. Not
- * training: normalises with running_mean and running_var (C). */
+ * receive the statistics times B, so that they can be reduced as (sum, weight) like gradients; the
+ * variance of a single value a channel is handed out as 0. Not training: normalises with running_mean
+ * and running_var (C). */
 typedef struct ls_batch_norm_state {
     const float *running_mean, *running_var; /* (C), read when not training */
     float *batch_mean, *batch_var;           /* (C), written when training; may be NULL */
@@ -69,9 +70,9 @@ LS_API ls_tensor *ls_div(ls_step *step, ls_tensor *a, ls_tensor *b);
 /* Over the last dimension. */
 LS_API ls_tensor *ls_softmax(ls_step *step, ls_tensor *x);
 LS_API ls_tensor *ls_log_softmax(ls_step *step, ls_tensor *x);
-/* Zeroes with probability p and scales the rest by 1/(1-p), in training; otherwise returns x.
- * Dimension 0 of x is a multiple of the step's sample count: element e of sample s is decided by
- * f(seed, s, purpose, e), whatever rank or row s sits on. Give each use its own purpose. */
+/* Zeroes with probability p (0 <= p < 1) and scales the rest by 1/(1-p), in training; otherwise
+ * returns x. Dimension 0 of x is a multiple of the step's sample count: element e of sample s is
+ * decided by f(seed, s, purpose, e), whatever rank or row s sits on. Give each use its own purpose. */
 LS_API ls_tensor *ls_dropout(ls_step *step, ls_tensor *x, float p, uint64_t purpose);
 
 /* --- reductions --- */

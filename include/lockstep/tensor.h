@@ -56,7 +56,7 @@ LS_API ls_status ls_step_status(const ls_step *step);
 /* The largest number of bytes the arena held at once so far. */
 LS_API size_t ls_step_peak_bytes(const ls_step *step);
 
-/* A tensor in the arena, contents undefined. */
+/* A tensor in the arena, contents undefined. Extents are at least 1; dims 0 is a scalar. */
 LS_API ls_tensor *ls_tensor_new(ls_step *step, ls_dtype dtype, const size_t *shape, size_t dims);
 /* A tensor in the arena that uses the caller's memory (host, row-major), which must stay valid and
  * unchanged until the next ls_step_begin. No gradient flows into it. */
@@ -71,8 +71,9 @@ LS_API const size_t *ls_tensor_shape(const ls_tensor *tensor);
 LS_API size_t ls_tensor_count(const ls_tensor *tensor);
 /* The elements, in device memory (for the CPU: readable here). */
 LS_API void *ls_tensor_data(ls_tensor *tensor);
-/* The gradient after ls_backward; NULL where none flowed. In training mode, ls_tensor_need_grad asks
- * for the gradient of a tensor that is no parameter; call it before the tensor is used. */
+/* The gradient after ls_backward (of a weight's value: a view of its gradient's storage); NULL where
+ * none flowed. In training mode, ls_tensor_need_grad asks for the gradient of a tensor that is no
+ * parameter; call it before the tensor is used. */
 LS_API ls_tensor *ls_tensor_grad(ls_tensor *tensor);
 LS_API void ls_tensor_need_grad(ls_tensor *tensor);
 /* Element 0 of an f32 tensor as a double, NaN for NULL. */

@@ -17,7 +17,8 @@ static ls_status reshape_backward(ls_step *step, ls__node *node) {
 }
 
 ls_tensor *ls_reshape(ls_step *step, ls_tensor *x, const size_t *shape, size_t dims) {
-    if (!ls__tensor_check(step, x, x ? x->dtype : LS_F32, "reshape"))
+    /* any dtype */
+    if (!ls__tensor_check(step, x, x ? x->dtype : LS_F32, "reshape") || !x)
         return NULL;
     ls_tensor *y = ls_tensor_wrap(step, x->data, x->dtype, shape, dims);
     if (!y)

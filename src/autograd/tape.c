@@ -98,10 +98,11 @@ bool ls__tape_wants(const ls_step *step, ls_tensor *const *inputs, size_t count)
 void *ls__tape_record(ls_step *step, const char *name, ls__backward_fn backward, ls_tensor *output,
                       ls_tensor *const *inputs, size_t input_count, size_t node_bytes) {
     ls__node *node = ls__step_alloc_record(step, node_bytes);
-    ls_tensor **kept = ls__step_alloc_record(step, input_count * sizeof *kept);
+    ls_tensor **kept = ls__step_alloc_record(step, input_count * sizeof(void *));
     if (!node || !kept)
         return NULL;
-    memcpy(kept, inputs, input_count * sizeof *kept);
+    for (size_t i = 0; i < input_count; i++)
+        kept[i] = inputs[i];
     for (size_t i = 0; i < input_count; i++) {
         if (!is_weight(kept[i]))
             continue;
