@@ -279,6 +279,15 @@ two_jobs() {
     [ "$(grep -c first "$folder/a")" = 2 ] || fail "two jobs: output of the first"
 }
 
+# A job that cannot start in full does not start in part.
+too_few_files() {
+    (ulimit -n 60 && timeout -k 5 20 "$lockstep" run -n 100 sleep 100 "${marker}files") >"$folder/out" 2>"$folder/err"
+    code=$?
+    want_code 1 "too few descriptors"
+    want_err "of 100: too many open files; ulimit -n" "too few descriptors"
+    want_nothing_left "${marker}files" "too few descriptors"
+}
+
 leftovers() {
     local begin
     begin=$(now_ms)
@@ -291,7 +300,7 @@ leftovers() {
 }
 
 for test in exit_codes wrong_usage environment output closed_stdout first_failure killed_rank signals \
-    killed_launcher two_jobs leftovers; do
+    killed_launcher two_jobs too_few_files leftovers; do
     [ $# -lt 2 ] || [ "$2" = $test ] || continue
     begin=$(now_ms)
     before=$failures

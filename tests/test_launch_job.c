@@ -38,6 +38,7 @@ static int rank_reduces(int rank, const char *fault) {
             _exit(9);
         if (ls_all_reduce(ls_job_world(job), value, value, 1000, LS_F32, LS_MAX) != LS_OK) {
             fprintf(stderr, "survivor %d: %s\n", rank, ls_error_text());
+            ls_job_finish(job);
             return 4;
         }
     }

@@ -235,10 +235,12 @@ static ls_status spawn(ls__rank *rank, char **arguments, char **environment, con
     rank->process.data = rank;
     int error = uv_spawn(&job->loop, &rank->process, &options);
     if (error) {
+        const char *hint = error == UV_EAGAIN   ? "; ulimit -u bounds the processes"
+                           : error == UV_EMFILE ? "; ulimit -n bounds the open files"
+                                                : "";
         uv_close((uv_handle_t *)&rank->process, NULL);
         return ls__fail(LS_ERR_SYSTEM, "cannot start rank %d of %d: %s%s", rank->number,
-                        job->options->ranks, uv_strerror(error),
-                        error == UV_EAGAIN ? " (ulimit -u bounds the number of processes)" : "");
+                        job->options->ranks, uv_strerror(error), hint);
     }
     rank->pid = rank->process.pid;
     job->running++;
