@@ -45,7 +45,12 @@ static inline const char *ranks_transport(void) {
     return transport && *transport ? transport : "shm";
 }
 
+/* The thread sanitizer sees the threads of one process: more processes only take longer. */
+#if defined(__SANITIZE_THREAD__)
+static const int ranks_worlds[] = {1, 2, 3};
+#else
 static const int ranks_worlds[] = {1, 2, 3, 4, 5, 7, 8};
+#endif
 enum { RANKS_WORLDS = sizeof ranks_worlds / sizeof ranks_worlds[0] };
 
 /* `job` is NULL where the test asked for ranks that join by themselves. */
