@@ -229,7 +229,7 @@ ls_status ls__tcp_alloc(ls__tcp *tcp, ls__operation *op) {
     ls__tcp_memory *block = calloc(1, sizeof *block);
     bool has = block && ls__memory_map(&block->memory, op->bytes) == LS_OK;
     ls_status status = agree(tcp, op, has);
-    if (status != LS_OK) {
+    if (status != LS_OK || !has) { /* without it agree has failed */
         if (has)
             ls__memory_unmap(block->memory, op->bytes);
         free(block);

@@ -41,7 +41,7 @@ static ls_status accept_round(ls__tcp_join *join, ls__tcp_lobby *lobby, struct p
     ls__tcp_lobby_poll(lobby, polls);
     polls[lobby->size + 1] = (struct pollfd){.fd = join->fd[0], .events = POLLIN};
     int ms = ls__tcp_poll_ms(join->deadline);
-    if (poll(polls, (nfds_t)(lobby->size + 2), ms < ROUND_MS ? ms : ROUND_MS) < 0 && errno != EINTR)
+    if (poll(polls, (nfds_t)lobby->size + 2, ms < ROUND_MS ? ms : ROUND_MS) < 0 && errno != EINTR)
         return ls__fail_errno(LS_ERR_SYSTEM, errno, "rank %d: poll", join->rank);
     if (polls[lobby->size + 1].revents != 0) /* only a failure can come now */
         LS_TRY(ls__tcp_note_recv(join, 0, LS__TCP_FAIL, NULL, 0));
@@ -66,7 +66,7 @@ ls_status ls__tcp_mesh(ls__tcp_join *join) {
     ls__tcp_lobby lobby;
     LS_TRY(ls__tcp_lobby_open(&lobby, join, LS__TCP_MESH));
     ls_status status = LS_OK;
-    struct pollfd *polls = calloc((size_t)(lobby.size + 2), sizeof *polls);
+    struct pollfd *polls = calloc((size_t)lobby.size + 2, sizeof *polls);
     if (!polls)
         status = ls__fail(LS_ERR_MEMORY, "no memory for %d connections", lobby.size);
     while (status == LS_OK && count_missing(join) > 0)

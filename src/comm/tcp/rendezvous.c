@@ -188,7 +188,8 @@ static ls_status collect_round(ls__tcp_join *join, ls__tcp_lobby *lobby, struct 
         polls[rank] = (struct pollfd){.fd = join->fd[rank], .events = POLLIN};
     ls__tcp_lobby_poll(lobby, lobby_polls);
     int ms = ls__tcp_poll_ms(join->deadline);
-    if (poll(polls, (nfds_t)(join->world + lobby->size + 1), ms < ROUND_MS ? ms : ROUND_MS) < 0 &&
+    if (poll(polls, (nfds_t)join->world + (nfds_t)lobby->size + 1, ms < ROUND_MS ? ms : ROUND_MS) <
+            0 &&
         errno != EINTR)
         return ls__fail_errno(LS_ERR_SYSTEM, errno, "rank 0: poll");
     drop_leavers(join, polls);
@@ -203,7 +204,7 @@ static ls_status collect(ls__tcp_join *join) {
     struct pollfd *polls = NULL;
     ls_status status;
     LS_TRY(ls__tcp_lobby_open(&lobby, join, LS__TCP_RENDEZVOUS));
-    polls = calloc((size_t)(join->world + lobby.size + 1), sizeof *polls);
+    polls = calloc((size_t)join->world + (size_t)lobby.size + 1, sizeof *polls);
     if (!polls)
         LS_TRY_OUT(ls__fail(LS_ERR_MEMORY, "no memory to wait for %d ranks", join->world));
     status = LS_OK;

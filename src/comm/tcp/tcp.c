@@ -212,7 +212,7 @@ static ls_status prepare_join(ls__tcp_join *join, const char *token) {
     const size_t n = (size_t)join->world;
     join->has_token = token && *token;
     LS_TRY(ls__tcp_key(join->has_token ? token : NULL, join->key));
-    join->fd = malloc(n * sizeof *join->fd);
+    join->fd = calloc(n, sizeof *join->fd);
     join->table = calloc(n, sizeof *join->table);
     if (!join->fd || !join->table) {
         free(join->fd);
