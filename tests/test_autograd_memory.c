@@ -13,10 +13,11 @@ static struct {
     const ls__device_table *original;
     ls__device_table table;
     size_t allocations, fail_at, held; /* fail_at 0: never */
+    bool stuck;                        /* nothing can be taken */
 } counting;
 
 static ls_status counted_alloc(ls_device *device, size_t bytes, void **memory) {
-    if (++counting.allocations == counting.fail_at)
+    if (++counting.allocations == counting.fail_at || counting.stuck)
         return ls__fail(LS_ERR_MEMORY, "device: no memory for %zu bytes", bytes);
     LS_TRY(counting.original->alloc(device, bytes, memory));
     memset(*memory, 0xFF, bytes);
@@ -131,10 +132,14 @@ static void net_destroy(struct net *net, ls_device *device) {
     }
 }
 
-/* Some of everything that takes memory; `batch` rows. */
-static ls_status run(ls_step *step, struct net *net, size_t batch, float **first, float **last) {
+static ls_status begin(ls_step *step, size_t batch) {
+    return ls_step_begin(step, &(ls_step_mode){.training = true, .sample_count = batch});
+}
+
+/* Some of everything that takes memory, forward and back; `batch` rows. */
+static ls_status compute(ls_step *step, struct net *net, size_t batch, float **first,
+                         float **last) {
     static int32_t tokens[BATCH * TIME];
-    LS_TRY(ls_step_begin(step, &(ls_step_mode){.training = true, .sample_count = batch}));
     ls_tensor *ids = ls_tensor_wrap(step, tokens, LS_I32, (size_t[]){batch, TIME}, 2);
     ls_tensor *x = ls_embedding(step, &net->p[0].value, ids); /* (B, T, C) */
     *first = ls_tensor_data(x);
@@ -153,6 +158,11 @@ static ls_status run(ls_step *step, struct net *net, size_t batch, float **first
     ls_tensor *loss = ls_add(step, ls_cross_entropy(step, logits, ids), error);
     *last = ls_tensor_data(loss);
     return ls_backward(step, loss, NULL, NULL);
+}
+
+static ls_status run(ls_step *step, struct net *net, size_t batch, float **first, float **last) {
+    LS_TRY(begin(step, batch));
+    return compute(step, net, batch, first, last);
 }
 
 static void test_equal_steps_get_equal_addresses_and_take_nothing(void **state) {
@@ -217,6 +227,53 @@ static void test_every_failing_allocation(void **state) {
     assert_true(failures >= 6); /* chunks of the first step, its replacement, gradients */
 }
 
+/* The arena has room for `left` bytes and cannot grow: for all sizes of `left` that are too few, so that
+ * (nearly) every place that takes memory is the first to fail once; `records` or elements. */
+static void fail_everywhere(ls_device *device, bool records) {
+    enum { ROOM = 8 << 20, PLACES = 100 };
+    ls_step *step = NULL;
+    struct net net;
+    float *first, *last;
+    net_create(&net, device);
+    check_status(ls_step_create(&step, &(ls_step_options){.device = device}));
+    ls__arena_destroy(step->records); /* so that its memory can be made to fail as well */
+    step->records = NULL;
+    check_status(ls__arena_create(&step->records, device));
+    ls__arena *arena = records ? step->records : step->arena;
+    check_status(run(step, &net, BATCH, &first, &last));
+    size_t need = ls__arena_peak(arena);
+    assert_true(need < ROOM);
+    void *memory = NULL;
+    check_status(begin(step, BATCH));
+    check_status(ls__arena_alloc(arena, ROOM, &memory));
+    check_status(begin(step, BATCH));
+    check_status(ls__arena_alloc(arena, ROOM, &memory)); /* one chunk of this size now */
+    size_t each = records ? 64 : need / PLACES / 64 * 64;
+    for (size_t left = 0;; left += each) {
+        check_status(begin(step, BATCH));
+        check_status(ls__arena_alloc(arena, ROOM - left, &memory));
+        counting.stuck = true;
+        ls_status status = compute(step, &net, BATCH, &first, &last);
+        counting.stuck = false;
+        if (left >= need) {
+            check_status(status);
+            break;
+        }
+        assert_int_equal(status, LS_ERR_MEMORY);
+        assert_int_equal(ls_step_status(step), LS_ERR_MEMORY);
+    }
+    ls_step_destroy(step);
+    net_destroy(&net, device);
+}
+
+static void test_elements_run_out_anywhere(void **state) {
+    fail_everywhere(*state, false);
+}
+
+static void test_records_run_out_anywhere(void **state) {
+    fail_everywhere(*state, true);
+}
+
 /* Under AddressSanitizer a tensor of the step before, and the byte behind a tensor, are poisoned. */
 static void test_stale_memory_is_poisoned(void **state) {
 #if defined(__SANITIZE_ADDRESS__)
@@ -247,6 +304,8 @@ int main(void) {
         WITH_DEVICE(test_arena_survives_a_failing_reset),
         WITH_DEVICE(test_equal_steps_get_equal_addresses_and_take_nothing),
         WITH_DEVICE(test_every_failing_allocation),
+        WITH_DEVICE(test_elements_run_out_anywhere),
+        WITH_DEVICE(test_records_run_out_anywhere),
         WITH_DEVICE(test_stale_memory_is_poisoned),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
