@@ -15,15 +15,21 @@ endif()
 
 if(NOT LOCKSTEP_COMM_ONLY)
   add_library(lockstep_dependencies INTERFACE)
-  find_package(dnnl REQUIRED)
+  # Not find_package(dnnl): Debian's package file insists on OpenCL's headers, which nothing here uses.
+  find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl_version.h REQUIRED)
+  find_library(DNNL_LIBRARY dnnl REQUIRED)
+  file(STRINGS ${DNNL_INCLUDE_DIR}/oneapi/dnnl/dnnl_version.h dnnl_numbers REGEX "_(MAJOR|MINOR|PATCH) [0-9]+")
+  string(REGEX REPLACE "[^0-9;]+" "" dnnl_numbers "${dnnl_numbers}")
+  string(REPLACE ";" "." DNNL_VERSION "${dnnl_numbers}")
   find_package(OpenMP REQUIRED COMPONENTS C)
   pkg_check_modules(UV REQUIRED IMPORTED_TARGET libuv)
   pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)
   pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)
   pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
   pkg_check_modules(ZLIB IMPORTED_TARGET zlib)
-  target_link_libraries(lockstep_dependencies INTERFACE lockstep_comm_dependencies DNNL::dnnl
+  target_link_libraries(lockstep_dependencies INTERFACE lockstep_comm_dependencies ${DNNL_LIBRARY}
     OpenMP::OpenMP_C PkgConfig::UV PkgConfig::JANSSON PkgConfig::HWLOC PkgConfig::XXHASH)
+  target_include_directories(lockstep_dependencies SYSTEM INTERFACE ${DNNL_INCLUDE_DIR})
   if(ZLIB_FOUND)
     target_link_libraries(lockstep_dependencies INTERFACE PkgConfig::ZLIB)
     target_compile_definitions(lockstep_dependencies INTERFACE LOCKSTEP_WITH_ZLIB=1)

@@ -10,7 +10,7 @@ message(STATUS "Lockstep ${PROJECT_VERSION}, ${CMAKE_BUILD_TYPE}, ${CMAKE_C_COMP
 lockstep_say(LOCKSTEP_WITH_TCP "tcp transport: on (libsodium ${SODIUM_VERSION})"
   "tcp transport: OFF, install libsodium-dev to run ranks over a network")
 if(NOT LOCKSTEP_COMM_ONLY)
-  message(STATUS "  kernels: oneDNN ${dnnl_VERSION}; launcher: libuv ${UV_VERSION}; topology: hwloc ${HWLOC_VERSION}")
+  message(STATUS "  kernels: oneDNN ${DNNL_VERSION}; launcher: libuv ${UV_VERSION}; topology: hwloc ${HWLOC_VERSION}")
   lockstep_say(ZLIB_FOUND "gzipped data: on (zlib ${ZLIB_VERSION})"
     "gzipped data: OFF, install zlib1g-dev to read .gz files")
 endif()
