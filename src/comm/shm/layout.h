@@ -78,6 +78,7 @@ enum { LS__SHM_TOLD = 0x10000 };
 typedef struct ls__shm_mailbox {
     _Alignas(64) _Atomic uint32_t head;
     _Alignas(64) _Atomic uint32_t tail;
+    _Atomic uint32_t refused; /* the receiver found a header that is not the one it wanted */
     struct {
         _Alignas(64) ls__header header;
         char data[LS__SHM_CELL_BYTES];
@@ -166,6 +167,7 @@ ls_status ls__shm_all_reduce(ls__shm *shm, ls__operation *operation);
 ls_status ls__shm_reduce_scatter(ls__shm *shm, ls__operation *operation);
 ls_status ls__shm_all_gather(ls__shm *shm, ls__operation *operation);
 ls_status ls__shm_broadcast(ls__shm *shm, ls__operation *operation);
+ls__shm_mailbox *ls__shm_mailbox_between(const ls__shm *shm, int from, int to);
 ls_status ls__shm_send(ls__shm *shm, ls__operation *operation);
 ls_status ls__shm_recv(ls__shm *shm, ls__operation *operation);
 

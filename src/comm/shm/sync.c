@@ -38,6 +38,9 @@ static ls_status fail_aborted(const ls__shm *shm, const ls__operation *operation
     if (rank == shm->base.rank)
         return ls__operation_fail(LS_ERR_PEER, operation, shm->base.rank,
                                   "this rank gave up before: %s", slot->own_reason);
+    /* It gave up over a message of ours: then both sides disagree, and both say so. */
+    if (atomic_load(&ls__shm_mailbox_between(shm, shm->base.rank, rank)->refused))
+        return ls__fail(LS_ERR_MISMATCH, "%s", slot->own_reason);
     return ls__operation_fail(LS_ERR_PEER, operation, shm->base.rank,
                               "rank %d (pid %u) gave up: %s", rank, pid, slot->own_reason);
 }
