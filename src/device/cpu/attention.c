@@ -66,19 +66,19 @@ static dnnl_status_t product(char ta, char tb, size_t m, size_t n, size_t k, flo
                       (dnnl_dim_t)lda, b, (dnnl_dim_t)ldb, beta, c, (dnnl_dim_t)ldc);
 }
 
-/* Softmax of rows [begin, end) over their first t + 1 entries; zero up to `end`. */
+/* Softmax of rows [begin, end) over their first t + 1 entries; the rest, up to `end`, becomes zero as
+ * exp(-inf): rows of one length, a multiple of the vector width mostly, are faster than short ones. */
 LS_KERNEL static void masked_softmax(size_t begin, size_t end, float *scores, size_t stride) {
     for (size_t t = begin; t < end; t++) {
         float *row = scores + (t - begin) * stride;
-        size_t count = t + 1;
-        float most = ls__largest(row, count);
-        for (size_t j = 0; j < count; j++)
+        for (size_t j = t + 1; j < end; j++)
+            row[j] = -INFINITY;
+        float most = ls__largest(row, end);
+        for (size_t j = 0; j < end; j++)
             row[j] = ls__exp(row[j] - most);
-        float scale = 1.0F / ls__sum_values(row, row, 0, count);
-        for (size_t j = 0; j < count; j++)
+        float scale = 1.0F / ls__sum_values(row, row, 0, end);
+        for (size_t j = 0; j < end; j++)
             row[j] *= scale;
-        for (size_t j = count; j < end; j++)
-            row[j] = 0;
     }
 }
 
@@ -102,17 +102,15 @@ static dnnl_status_t forward_head(const struct attention_arguments *g, const hea
     return dnnl_success;
 }
 
-/* dp = p * (dp - sum(dp * p)) for rows [begin, end); zero above the diagonal, where p is. */
+/* dp = p * (dp - sum(dp * p)) for rows [begin, end). p is zero above the diagonal, so dp is too. */
 LS_KERNEL static void softmax_slopes(size_t begin, size_t end, const float *probs, float *dprobs,
                                      size_t stride) {
     for (size_t t = begin; t < end; t++) {
         const float *p = probs + (t - begin) * stride;
         float *dp = dprobs + (t - begin) * stride;
-        float sum = ls__sum_products(dp, p, 0, t + 1);
-        for (size_t j = 0; j <= t; j++)
+        float sum = ls__sum_products(dp, p, 0, end);
+        for (size_t j = 0; j < end; j++)
             dp[j] = p[j] * (dp[j] - sum);
-        for (size_t j = t + 1; j < end; j++)
-            dp[j] = 0;
     }
 }
 

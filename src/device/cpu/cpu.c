@@ -30,7 +30,7 @@ void ls__cpu_parallel(ls_device *device, size_t count, size_t cost, ls__cpu_body
 
 static ls_status cpu_alloc(ls_device *device, size_t bytes, void **memory) {
     (void)device;
-    if (bytes > SIZE_MAX - ALIGNMENT)
+    if (bytes > SIZE_MAX >> 8) /* no processor addresses 56 bits of one program */
         return ls__fail(LS_ERR_MEMORY, "cpu: %zu bytes are more than can be addressed", bytes);
     size_t rounded = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     *memory = aligned_alloc(ALIGNMENT, rounded ? rounded : ALIGNMENT);

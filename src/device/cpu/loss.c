@@ -118,16 +118,29 @@ ls_status ls__cpu_cross_entropy_backward(ls_device *device, ls_dtype dtype, size
 /* --- sums of squares: items are blocks of BLOCK elements, eight partial sums each --- */
 
 enum { BLOCK = 4096, PARTIALS = 8 };
+typedef float four_floats __attribute__((vector_size(16), aligned(4), may_alias));
+typedef double four_doubles __attribute__((vector_size(32), aligned(8), may_alias));
 
-/* Sum of (a - b)^2 in double; b NULL: of a^2. */
+/* Sum of (a - b)^2 in double; b NULL: of a^2. Elements i = j mod 8 go to partial sum j. */
 LS_INLINE double block_squares(const float *a, const float *b, size_t count) {
-    double partial[PARTIALS] = {0};
-    for (size_t i = 0; i < count; i += PARTIALS) {
-        size_t width = ls__min_size(PARTIALS, count - i);
-        for (size_t j = 0; j < width; j++) {
-            double value = b ? (double)a[i + j] - (double)b[i + j] : (double)a[i + j];
-            partial[j] += value * value;
+    double partial[PARTIALS];
+    four_doubles low = {0}, high = {0};
+    size_t i = 0;
+    for (; i + PARTIALS <= count; i += PARTIALS) {
+        four_doubles p = __builtin_convertvector(*(const four_floats *)(a + i), four_doubles);
+        four_doubles q = __builtin_convertvector(*(const four_floats *)(a + i + 4), four_doubles);
+        if (b) {
+            p -= __builtin_convertvector(*(const four_floats *)(b + i), four_doubles);
+            q -= __builtin_convertvector(*(const four_floats *)(b + i + 4), four_doubles);
         }
+        low += p * p;
+        high += q * q;
+    }
+    *(four_doubles *)partial = low;
+    *(four_doubles *)(partial + 4) = high;
+    for (size_t j = 0; i + j < count; j++) {
+        double value = b ? (double)a[i + j] - (double)b[i + j] : (double)a[i + j];
+        partial[j] += value * value;
     }
     return ((partial[0] + partial[4]) + (partial[2] + partial[6])) +
            ((partial[1] + partial[5]) + (partial[3] + partial[7]));
