@@ -149,7 +149,7 @@ static void test_who(void **state) {
     run(3, late_root, NULL, NULL);
     run(2, at_address, "localhost", NULL);
     run(3, at_address, "127.0.0.2", NULL);
-    run(4, two_missing, NULL, "1");
+    run(4, two_missing, NULL, "2");
     run(2, root_missing, NULL, "0.5");
     run(3, other_world, NULL, NULL);
     run(3, double_rank, NULL, NULL);
