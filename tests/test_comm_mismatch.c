@@ -71,9 +71,12 @@ static void differ(int rank, ls_job *job, void *context) {
     bool last = rank == ls_group_size(world) - 1;
     CHECK_OK(ls_barrier(world));
     ranks_note((last ? m->last : m->most)(world, buffer));
-    CHECK(my_report->status == LS_ERR_MISMATCH);
+    /* Over shared memory every rank compares with every other before it hears of anyone's failure;
+     * over sockets the news may come first, with the same words. */
+    bool heard = my_report->status == LS_ERR_PEER && strcmp(ls_job_transport(job), "tcp") == 0;
+    CHECK(my_report->status == LS_ERR_MISMATCH || heard);
     /* broken: the next call returns the first error */
-    CHECK(sum_5(world, buffer) == LS_ERR_MISMATCH);
+    CHECK(sum_5(world, buffer) == my_report->status);
     CHECK(strcmp(ls_error_text(), my_report->text) == 0);
 }
 
@@ -83,12 +86,15 @@ static void expect_mismatch(const mismatch *m, int size) {
     assert_int_equal(ranks_wait(&r), 0);
     char last_rank[32];
     snprintf(last_rank, sizeof last_rank, "rank %d", size - 1);
+    int seen = 0;
     for (int i = 0; i < size; i++) {
         const char *text = r.report[i].text;
+        seen += r.report[i].status == LS_ERR_MISMATCH;
         if (!strstr(text, m->most_value) || !strstr(text, m->last_value) || !strstr(text, "#2") ||
             !strstr(text, last_rank))
             fail_msg("rank %d says: %s", i, text);
     }
+    assert_true(seen > 0);
     ranks_free(&r);
 }
 

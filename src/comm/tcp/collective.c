@@ -214,6 +214,12 @@ static ls_status agree(ls__tcp *tcp, ls__operation *op, bool has) {
         tcp->peer[rank]->in[0] = lane(flags, (size_t)rank, 1);
     }
     LS_TRY(ls__tcp_drive(tcp, op));
+    /* Failing breaks the group and the peers hear of it. One more round, whatever comes of it, so that
+     * all have read all flags by then and everyone's error is this one. */
+    if (memchr(flags, 0, (size_t)tcp->base.size)) {
+        begin(tcp, op);
+        (void)ls__tcp_drive(tcp, op);
+    }
     if (!has)
         return ls__operation_fail(LS_ERR_MEMORY, op, tcp->base.rank, "%s", text);
     for (int rank = 0; rank < tcp->base.size; rank++)
