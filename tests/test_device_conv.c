@@ -1,6 +1,8 @@
 /* Convolution and pooling against the obvious loops. */
 #include "device_support.h"
 
+#include <omp.h>
+
 /* Tolerance: sums of up to some thousand products of numbers below 1 in f32. */
 static const double TOLERANCE = 2e-5;
 
@@ -148,6 +150,32 @@ static void test_conv2d_backward_weights(void **state) {
     }
 }
 
+/* Another device with as many threads gives the same bits, whatever ran in between, and the calling
+ * thread's OpenMP setting is left as it was. */
+static void test_two_devices(void **state) {
+    fixture *f = *state;
+    ls_device *other;
+    assert_int_equal(ls_device_cpu(&other, 2), LS_OK);
+    const ls__conv2d *s = &CONVS[2];
+    sizes n = sizes_of(s);
+    float *x = uniform(f, n.x, -1, 1), *w = uniform(f, n.w, -1, 1), *y[3], *product[3];
+    ls_device *devices[] = {f->two, f->one, other};
+    int before = omp_get_max_threads();
+    for (int i = 0; i < 3; i++) {
+        ls_device *device = devices[i];
+        y[i] = destination(f, n.y, false);
+        product[i] = destination(f, 64 * 64, false);
+        assert_int_equal(device->table->conv2d_forward(device, LS_F32, s, x, w, NULL, y[i]), LS_OK);
+        assert_int_equal(device->table->gemm(device, LS_F32, false, true, 64, 64, 40, 1, x, 40, w,
+                                             40, 0, product[i], 64),
+                         LS_OK);
+    }
+    assert_int_equal(omp_get_max_threads(), before);
+    expect_equal_bits(y[0], y[2], n.y * sizeof(float), "conv2d, two devices");
+    expect_equal_bits(product[0], product[2], sizeof(float) * 64 * 64, "gemm, two devices");
+    ls_device_destroy(other);
+}
+
 /* More shapes than the device remembers: it forgets and makes them again. */
 static void test_many_shapes(void **state) {
     fixture *f = *state;
@@ -276,6 +304,7 @@ int main(void) {
         kernel_test(test_conv2d_forward),
         kernel_test(test_conv2d_backward_data),
         kernel_test(test_conv2d_backward_weights),
+        kernel_test(test_two_devices),
         kernel_test(test_many_shapes),
         kernel_test(test_pool2d),
         kernel_test(test_max_pool_special),

@@ -1,5 +1,5 @@
-/* Layer and batch normalisation, softmax, reductions: f64 references, both ways of writing, equal bits
- * for one and two threads. Tolerances: f32 sums of up to some thousand numbers of size 1. */
+/* Layer and batch normalisation, softmax, reductions: f64 references, both ways of writing, equal
+ * bits for one and two threads. Tolerances: f32 sums of up to some thousand numbers of size 1. */
 #include "device_support.h"
 
 static const size_t LAYERS[][2] = {{1, 1}, {1, 5}, {3, 16}, {7, 33}, {130, 128}, {300, 519}};

@@ -1,5 +1,5 @@
-/* Fused optimizer updates against torch.optim's formulas in f64, over several steps. Tolerance: a few
- * roundings of f32 a step. */
+/* Fused optimizer updates against torch.optim's formulas in f64, over several steps. Tolerance: a
+ * few roundings of f32 a step. */
 #include "device_support.h"
 
 enum { STEPS = 4 };

@@ -1,9 +1,9 @@
-/* Causal multi-head attention. One (batch, head) at a time: blocks of BLOCK rows of queries meet only
- * the keys up to their last row, so what lies above the diagonal is mostly never computed.
+/* Causal multi-head attention. One (batch, head) at a time: blocks of BLOCK rows of queries meet
+ * only the keys up to their last row, so what lies above the diagonal is mostly never computed.
  *
  * `saved` holds the probabilities (batch, heads, time, time); of row t, only the entries up to the
- * end of its block are written. Gradients and probabilities of one block need (BLOCK, time) floats a
- * thread. */
+ * end of its block are written. Gradients and probabilities of one block need (BLOCK, time) floats
+ * a thread. */
 #include <math.h>
 
 #include "device/cpu/cpu.h"
@@ -32,7 +32,7 @@ typedef struct head {
     const float *dy;
     float *y;
     size_t stride, y_stride; /* 3C, C */
-    float *probs;            /* (time, time) or NULL */
+    size_t probs_at;         /* offset of its probabilities (time, time) */
 } head;
 
 static head head_of(const struct attention_arguments *g, size_t item) {
@@ -44,9 +44,8 @@ static head head_of(const struct attention_arguments *g, size_t item) {
               .k = g->qkv + at + channels,
               .v = g->qkv + at + 2 * channels,
               .stride = 3 * channels,
-              .y_stride = channels};
-    if (g->probs)
-        h.probs = g->probs + item * s->time * s->time;
+              .y_stride = channels,
+              .probs_at = item * s->time * s->time};
     if (g->y)
         h.y = g->y + y_at;
     if (g->dqkv) {
@@ -66,8 +65,9 @@ static dnnl_status_t product(char ta, char tb, size_t m, size_t n, size_t k, flo
                       (dnnl_dim_t)lda, b, (dnnl_dim_t)ldb, beta, c, (dnnl_dim_t)ldc);
 }
 
-/* Softmax of rows [begin, end) over their first t + 1 entries; the rest, up to `end`, becomes zero as
- * exp(-inf): rows of one length, a multiple of the vector width mostly, are faster than short ones. */
+/* Softmax of rows [begin, end) over their first t + 1 entries; the rest, up to `end`, becomes zero
+ * as exp(-inf): rows of one length, a multiple of the vector width mostly, are faster than short
+ * ones. */
 LS_KERNEL static void masked_softmax(size_t begin, size_t end, float *scores, size_t stride) {
     for (size_t t = begin; t < end; t++) {
         float *row = scores + (t - begin) * stride;
@@ -87,7 +87,7 @@ static dnnl_status_t forward_head(const struct attention_arguments *g, const hea
     size_t time = g->shape.time, size = g->shape.head_size;
     for (size_t begin = 0; begin < time; begin += BLOCK) {
         size_t end = ls__min_size(begin + BLOCK, time), rows = end - begin;
-        float *scores = h->probs ? h->probs + begin * time : scratch;
+        float *scores = g->probs ? g->probs + h->probs_at + begin * time : scratch;
         dnnl_status_t result =
             product('N', 'T', rows, end, size, g->scale, h->q + begin * h->stride, h->stride, h->k,
                     h->stride, 0, scores, time);
@@ -114,15 +114,16 @@ LS_KERNEL static void softmax_slopes(size_t begin, size_t end, const float *prob
     }
 }
 
-/* The last block comes first: it touches all keys, so the gradients of keys and values are set there
- * and added to by the others. */
+/* The last block comes first: it touches all keys, so the gradients of keys and values are set
+ * there and added to by the others. */
 static dnnl_status_t backward_head(const struct attention_arguments *g, const head *h,
                                    float *dprobs) {
     size_t time = g->shape.time, size = g->shape.head_size;
     float before = g->accumulate ? 1 : 0;
     for (size_t block = (time - 1) / BLOCK + 1; block-- > 0;) {
         size_t begin = block * BLOCK, end = ls__min_size(begin + BLOCK, time), rows = end - begin;
-        const float *probs = h->probs + begin * time, *dy = h->dy + begin * h->y_stride;
+        const float *probs = g->probs + h->probs_at + begin * time,
+                    *dy = h->dy + begin * h->y_stride;
         const float *q = h->q + begin * h->stride;
         float beta = end == time ? before : 1;
         dnnl_status_t result = product('N', 'T', rows, end, size, 1, dy, h->y_stride, h->v,
@@ -203,7 +204,7 @@ ls_status ls__cpu_attention_backward(ls_device *device, ls_dtype dtype, const ls
                                     .qkv = qkv,
                                     .dy = dy,
                                     .dqkv = dqkv,
-                                    .probs = (float *)(uintptr_t)saved,
+                                    .probs = (float *)saved,
                                     .accumulate = accumulate};
     return attention_run(device, &g, "attention backward");
 }

@@ -1,5 +1,5 @@
-/* Dropout by counter: four elements of a sample share one Philox call, so any of them can be decided
- * alone, by any thread or rank. */
+/* Dropout by counter: four elements of a sample share one Philox call, so any of them can be
+ * decided alone, by any thread or rank. */
 #include <math.h>
 
 #include "device/cpu/cpu.h"
@@ -16,8 +16,8 @@ struct dropout_arguments {
     bool accumulate;
 };
 
-/* ls_random_u32x4 for counters [counter, counter + RUN) at once, one a vector lane; word w of the l-th
- * goes to words[4 * l + w]. The tests hold it against the original. */
+/* ls_random_u32x4 for counters [counter, counter + RUN) at once, one a vector lane; word w of the
+ * l-th goes to words[4 * l + w]. The tests hold it against the original. */
 enum { RUN = 16 };
 
 LS_INLINE void philox_run(uint64_t seed, uint64_t stream, uint64_t counter, uint32_t *words) {

@@ -273,8 +273,8 @@ LS_KERNEL static void binary_db_body(const void *arguments, size_t begin, size_t
     }
 }
 
-/* db of a repeated b: sums over the rows. Items are stripes of columns; each column adds its rows in
- * order, in blocks of ROW_BLOCK so that the error grows with the number of blocks only. */
+/* db of a repeated b: sums over the rows. Items are stripes of columns; each column adds its rows
+ * in order, in blocks of ROW_BLOCK so that the error grows with the number of blocks only. */
 enum { STRIPE = 64, ROW_BLOCK = 128 };
 
 struct repeated_arguments {

@@ -39,7 +39,7 @@ typedef enum ls__plan_kind {
 typedef struct ls__plan_key {
     ls__plan_kind kind;
     ls__plan_flow flow[2]; /* of the result; of the bias or its gradient */
-    bool bias;
+    uint32_t bias;         /* 0 or 1; no bool, which would leave bytes unused */
     ls__conv2d conv;
 } ls__plan_key;
 

@@ -1,6 +1,6 @@
-/* Reductions of x (outer, n, inner) over n, and their reverses. With inner > 1, items are stripes of
- * STRIPE columns of one outer index; with inner = 1 they are outer indices. Sums are made of blocks
- * in a fixed order, so no cut into threads shows in the bits. */
+/* Reductions of x (outer, n, inner) over n, and their reverses. With inner > 1, items are stripes
+ * of STRIPE columns of one outer index; with inner = 1 they are outer indices. Sums are made of
+ * blocks in a fixed order, so no cut into threads shows in the bits. */
 #include "device/cpu/cpu.h"
 #include "device/cpu/vector.h"
 
