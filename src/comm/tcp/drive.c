@@ -160,19 +160,20 @@ void ls__tcp_settle(ls__tcp *tcp) {
     }
 }
 
-void ls__tcp_goodbye(ls__tcp *tcp, const char *reason) {
+void ls__tcp_goodbye(ls__tcp *tcp, ls_status status, const char *reason) {
     char text[LS__TCP_REASON_BYTES];
     if (tcp->said_goodbye)
         return;
     tcp->said_goodbye = true;
-    snprintf(text, sizeof text, "%s", reason);
+    text[0] = (char)status;
+    snprintf(text + 1, sizeof text - 1, "%s", reason);
     for (int rank = 0; rank < tcp->base.size; rank++) {
         ls__tcp_peer *peer = tcp->peer[rank];
         if (peer->fd < 0)
             continue;
         if (ls__tcp_at_boundary(peer)) {
             peer->head_at = peer->head_bytes = 0;
-            ls__tcp_queue(peer, LS__TCP_GOODBYE, NULL, 0, text, strlen(text) + 1);
+            ls__tcp_queue(peer, LS__TCP_GOODBYE, NULL, 0, text, strlen(text + 1) + 2);
             (void)ls__tcp_flush(peer);
             peer->head_at = peer->head_bytes = peer->body.left = 0;
         }

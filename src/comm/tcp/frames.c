@@ -205,16 +205,19 @@ static ls_status take_refuse(ls__tcp *tcp, ls__operation *operation, ls__tcp_pee
     return garbled(tcp, operation, peer);
 }
 
+/* The first byte is the leaver's status: LS_OK says that it leaves in peace. That ranks disagree is
+ * LS_ERR_MISMATCH also for those who hear of it; every other reason is LS_ERR_PEER. */
 static ls_status take_goodbye(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer *peer) {
     char reason[LS__TCP_REASON_BYTES], what[LS__TCP_REASON_BYTES + 16];
     size_t bytes = peer->frame.bytes;
     ls__tcp_take(peer, reason, bytes);
     reason[bytes - 1] = '\0';
-    if (reason[0] == '\0')
+    if (reason[0] == LS_OK)
         return peer_error(tcp, operation, peer, LS_ERR_PEER,
                           "has left the job before this operation");
-    snprintf(what, sizeof what, "gave up: %s", reason);
-    return peer_error(tcp, operation, peer, LS_ERR_PEER, what);
+    snprintf(what, sizeof what, "gave up: %s", reason + 1);
+    return peer_error(tcp, operation, peer,
+                      reason[0] == LS_ERR_MISMATCH ? LS_ERR_MISMATCH : LS_ERR_PEER, what);
 }
 
 static ls_status take_frame(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer *peer) {
@@ -291,7 +294,7 @@ ls_status ls__tcp_watch(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer *pe
     if (tells && got == 0)
         return LS_OK;
     /* One that has done its part and leaves, well or not, does not hinder this operation. */
-    if (!tells || got < 0 || peer->buffer[peer->buffer_at] == '\0') {
+    if (!tells || got < 0 || peer->buffer[peer->buffer_at] == LS_OK) {
         peer->left = true;
         return LS_OK;
     }

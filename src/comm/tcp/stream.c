@@ -59,7 +59,7 @@ static bool is_valid(const ls__tcp_frame *frame) {
     case LS__TCP_REFUSE:
         return frame->bytes == 2 * sizeof(ls__header);
     case LS__TCP_GOODBYE:
-        return frame->bytes > 0 && frame->bytes <= LS__TCP_REASON_BYTES;
+        return frame->bytes > 1 && frame->bytes <= LS__TCP_REASON_BYTES;
     default:
         return false;
     }

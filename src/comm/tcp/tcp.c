@@ -54,13 +54,13 @@ static void reset_peers(ls__tcp *tcp) {
 }
 
 /* The operation failed: peers are told at once, whatever the caller does next. */
-static void give_up(ls__tcp *tcp, const char *text) {
+static void give_up(ls__tcp *tcp, ls_status status, const char *text) {
     char reason[LS__TCP_REASON_BYTES];
     atomic_store(&tcp->aborted, true);
     set_reason(tcp, text);
     snprintf(reason, sizeof reason, "%s", tcp->reason); /* never changes again */
     ls__tcp_settle(tcp);
-    ls__tcp_goodbye(tcp, reason);
+    ls__tcp_goodbye(tcp, status, reason);
 }
 
 static ls_status run(ls__transport *transport, ls__operation *operation) {
@@ -75,7 +75,7 @@ static ls_status run(ls__transport *transport, ls__operation *operation) {
     if (status != LS_OK && status != LS_ERR_ARGUMENT) {
         char text[1024];
         snprintf(text, sizeof text, "%s", ls_error_text());
-        give_up(tcp, text);
+        give_up(tcp, status, text);
         ls__fail(status, "%s", text);
     }
     pthread_mutex_unlock(&tcp->lock);
@@ -90,7 +90,7 @@ static void abort_tcp(ls__transport *transport, const char *reason) {
     ssize_t written = write(tcp->wake_fd, &one, sizeof one); /* run may sleep in poll */
     (void)written; /* it cannot fail: the counter is far from full */
     pthread_mutex_lock(&tcp->lock);
-    give_up(tcp, reason);
+    give_up(tcp, LS_ERR_PEER, reason);
     pthread_mutex_unlock(&tcp->lock);
 }
 
@@ -136,7 +136,7 @@ static void free_all(ls__tcp *tcp) {
 static void close_tcp(ls__transport *transport) {
     ls__tcp *tcp = (ls__tcp *)transport;
     pthread_mutex_lock(&tcp->lock);
-    ls__tcp_goodbye(tcp, "");
+    ls__tcp_goodbye(tcp, LS_OK, "");
     pthread_mutex_unlock(&tcp->lock);
     free_all(tcp);
 }

@@ -195,7 +195,7 @@ enum {
     LS__TCP_OFFER,              /* ls__header of a large send, whose payload waits for ... */
     LS__TCP_WANT,               /* ... this answer of its recv */
     LS__TCP_REFUSE,             /* ls__header of the one who refuses, and the one refused */
-    LS__TCP_GOODBYE,            /* the last frame: text and its NUL, empty for a peaceful leave */
+    LS__TCP_GOODBYE,            /* the last frame: a byte of ls_status, text and its NUL */
 };
 
 typedef struct ls__tcp_frame {
@@ -319,7 +319,7 @@ ls_status ls__tcp_compare(ls__tcp *tcp, const ls__operation *operation, ls__tcp_
 /* Frames begun are finished if that is quick, the rest is dropped: after a failed operation. */
 void ls__tcp_settle(ls__tcp *tcp);
 /* Sends `reason` as the last frame to everyone, where the stream allows it; the lock is held. */
-void ls__tcp_goodbye(ls__tcp *tcp, const char *reason);
+void ls__tcp_goodbye(ls__tcp *tcp, ls_status status, const char *reason);
 
 ls_status ls__tcp_all_reduce(ls__tcp *tcp, ls__operation *operation);
 ls_status ls__tcp_reduce_scatter(ls__tcp *tcp, ls__operation *operation);
