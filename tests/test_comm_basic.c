@@ -9,11 +9,12 @@
 
 static void check_sum(ls_group *group, float *buffer, size_t count) {
     int rank = ls_group_rank(group), size = ls_group_size(group);
+    int ranks_sum = size * (size + 1) / 2;
     for (size_t i = 0; i < count; i++)
         buffer[i] = (float)(rank + 1) * (float)(i % 100);
     CHECK_OK(ls_all_reduce(group, buffer, buffer, count, LS_F32, LS_SUM));
     for (size_t i = 0; i < count; i++)
-        CHECK(buffer[i] == (float)(size * (size + 1) / 2) * (float)(i % 100));
+        CHECK(buffer[i] == (float)ranks_sum * (float)(i % 100));
 }
 
 static void basics(int rank, ls_job *job, void *context) {

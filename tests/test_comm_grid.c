@@ -56,8 +56,9 @@ static bool is_float(ls_dtype dtype) {
 }
 
 static double average(int64_t sum, int size, ls_dtype dtype) {
+    int64_t whole = sum / size; /* towards zero */
     if (!is_float(dtype))
-        return (double)(sum / size);
+        return (double)whole;
     if (dtype == LS_F64)
         return (double)sum * (1.0 / size);
     return (double)((float)sum * (float)(1.0 / size));

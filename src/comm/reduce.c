@@ -126,11 +126,8 @@ static void tree(const block *b, int first, int n, void *out) {
 }
 
 #define DIVIDE(type)                                                                               \
-    do {                                                                                           \
-        type *value = values;                                                                      \
-        for (size_t i = 0; i < n; i++)                                                             \
-            value[i] = (type)(value[i] / divisor);                                                 \
-    } while (0)
+    for (size_t i = 0; i < n; i++)                                                                 \
+    ((type *)values)[i] = (type)(((type *)values)[i] / divisor)
 
 static void divide_integers(void *values, size_t n, ls_dtype dtype, int divisor) {
     switch (dtype) {

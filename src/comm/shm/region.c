@@ -35,9 +35,8 @@ static off_t my_offset(const ls__shm *shm, const ls__shm_region *region) {
 }
 
 /* This rank's share of making a region: its slice is reserved, so that writing to it cannot fault. */
-static ls_status make_region(const ls__shm *shm, ls__shm_region *region) {
+static ls_status make_region(const ls__shm *shm, ls__shm_region *region, uint64_t available) {
     size_t bytes = region_bytes(shm, region);
-    uint64_t available = ls__memory_available();
     if (bytes > available)
         return ls__fail(LS_ERR_MEMORY, "%zu bytes for each of %d ranks, %llu bytes are available",
                         region->slice, shm->base.size, (unsigned long long)available);
@@ -80,6 +79,8 @@ static ls_status agree(ls__shm *shm, ls__operation *operation, ls_status mine) {
 }
 
 ls_status ls__shm_alloc(ls__shm *shm, ls__operation *operation) {
+    /* Asked before the first meeting: after it, others may have reserved their slices already. */
+    uint64_t available = ls__memory_available();
     LS_TRY(ls__shm_meet(shm, operation, (ls__shm_notice){.status = LS_OK}));
     ls__shm_region *region = calloc(1, sizeof *region), **link = NULL;
     ls_status mine = region ? LS_OK : ls__fail(LS_ERR_MEMORY, "no memory");
@@ -92,10 +93,10 @@ ls_status ls__shm_alloc(ls__shm *shm, ls__operation *operation) {
     if (placed) {
         region->slice = slice;
         region->offset = find_gap(shm, bytes, &link);
-        mine = make_region(shm, region);
+        mine = make_region(shm, region, available);
     }
     ls_status status = agree(shm, operation, mine);
-    if (status != LS_OK) {
+    if (status != LS_OK || !placed) { /* not placed: agree has failed */
         if (placed)
             unmake_region(shm, region);
         free(region);
