@@ -125,7 +125,7 @@ static ls_status build(ls_device *device, ls__plan *plan) {
     if (plan->key.kind == LS__PLAN_CONV_FORWARD)
         return build_forward(device, plan, &layouts);
     dnnl_convolution_desc_t op;
-    dnnl_primitive_desc_t forward;
+    dnnl_primitive_desc_t forward = NULL;
     dnnl_status_t result = forward_op(&layouts, false, &op);
     if (result == dnnl_success)
         result = dnnl_primitive_desc_create(&forward, &op, NULL, ls__onednn_engine(device), NULL);
