@@ -85,41 +85,41 @@ LS_INLINE float gelu_tanh_slope(float x) {
     return 0.5F * (1.0F + t) + 0.5F * x * (1.0F - t * t) * inner;
 }
 
-/* d[i] = dy[i] * op'(x[i]), from x or from y, whichever is cheaper */
-LS_INLINE void unary_slopes(ls__unary op, size_t count, const float *x, const float *y,
-                            const float *dy, float *d) {
+/* d[i] = dy[first + i] * op', from x or from y, whichever is cheaper; the other may be NULL */
+LS_INLINE void unary_slopes(ls__unary op, size_t first, size_t count, const float *x,
+                            const float *y, const float *dy, float *d) {
     switch (op) {
     case LS__RELU: /* NaN in y lets dy through */
         for (size_t i = 0; i < count; i++)
-            d[i] = y[i] <= 0 ? 0 : dy[i];
+            d[i] = y[first + i] <= 0 ? 0 : dy[first + i];
         break;
     case LS__GELU:
         for (size_t i = 0; i < count; i++)
-            d[i] = dy[i] * gelu_slope(x[i]);
+            d[i] = dy[first + i] * gelu_slope(x[first + i]);
         break;
     case LS__GELU_TANH:
         for (size_t i = 0; i < count; i++)
-            d[i] = dy[i] * gelu_tanh_slope(x[i]);
+            d[i] = dy[first + i] * gelu_tanh_slope(x[first + i]);
         break;
     case LS__TANH:
         for (size_t i = 0; i < count; i++)
-            d[i] = dy[i] * (1.0F - y[i] * y[i]);
+            d[i] = dy[first + i] * (1.0F - y[first + i] * y[first + i]);
         break;
     case LS__SIGMOID:
         for (size_t i = 0; i < count; i++)
-            d[i] = dy[i] * (y[i] * (1.0F - y[i]));
+            d[i] = dy[first + i] * (y[first + i] * (1.0F - y[first + i]));
         break;
     case LS__EXP:
         for (size_t i = 0; i < count; i++)
-            d[i] = dy[i] * y[i];
+            d[i] = dy[first + i] * y[first + i];
         break;
     case LS__LOG:
         for (size_t i = 0; i < count; i++)
-            d[i] = dy[i] / x[i];
+            d[i] = dy[first + i] / x[first + i];
         break;
     case LS__SQRT:
         for (size_t i = 0; i < count; i++)
-            d[i] = dy[i] / (2.0F * y[i]);
+            d[i] = dy[first + i] / (2.0F * y[first + i]);
         break;
     }
 }
@@ -129,8 +129,7 @@ LS_KERNEL static void unary_backward_body(const void *arguments, size_t begin, s
     float piece[LS__CPU_PIECE];
     for (size_t i = begin; i < end; i += LS__CPU_PIECE) {
         size_t count = ls__min_size(LS__CPU_PIECE, end - i);
-        unary_slopes(a->op, count, a->x ? a->x + i : NULL, a->y ? a->y + i : NULL, a->dy + i,
-                     piece);
+        unary_slopes(a->op, i, count, a->x, a->y, a->dy, piece);
         ls__cpu_store(a->out + i, piece, count, a->accumulate);
     }
 }
@@ -200,8 +199,9 @@ ls_status ls__cpu_binary_forward(ls_device *device, ls_dtype dtype, ls__binary o
     return LS_OK;
 }
 
-/* d = dy times the derivative for a */
-LS_INLINE void binary_da(ls__binary op, size_t count, const float *b, const float *dy, float *d) {
+/* d = dy times the derivative for a; b may be NULL where it is not read */
+LS_INLINE void binary_da(ls__binary op, size_t count, const float *b, size_t b_at, const float *dy,
+                         float *d) {
     switch (op) {
     case LS__ADD:
     case LS__SUB:
@@ -210,18 +210,18 @@ LS_INLINE void binary_da(ls__binary op, size_t count, const float *b, const floa
         break;
     case LS__MUL:
         for (size_t i = 0; i < count; i++)
-            d[i] = dy[i] * b[i];
+            d[i] = dy[i] * b[b_at + i];
         break;
     case LS__DIV:
         for (size_t i = 0; i < count; i++)
-            d[i] = dy[i] / b[i];
+            d[i] = dy[i] / b[b_at + i];
         break;
     }
 }
 
-/* d = dy times the derivative for b */
-LS_INLINE void binary_db(ls__binary op, size_t count, const float *a, const float *b,
-                         const float *dy, float *d) {
+/* d = dy times the derivative for b; a and b may be NULL where they are not read */
+LS_INLINE void binary_db(ls__binary op, size_t count, const float *a, size_t at, const float *b,
+                         size_t b_at, const float *dy, float *d) {
     switch (op) {
     case LS__ADD:
         for (size_t i = 0; i < count; i++)
@@ -233,22 +233,22 @@ LS_INLINE void binary_db(ls__binary op, size_t count, const float *a, const floa
         break;
     case LS__MUL:
         for (size_t i = 0; i < count; i++)
-            d[i] = dy[i] * a[i];
+            d[i] = dy[i] * a[at + i];
         break;
     case LS__DIV:
         for (size_t i = 0; i < count; i++)
-            d[i] = -dy[i] * a[i] / (b[i] * b[i]);
+            d[i] = -dy[i] * a[at + i] / (b[b_at + i] * b[b_at + i]);
         break;
     }
 }
 
-/* Elements [begin, end) of a row; b starts at the row's b. */
+/* Elements [begin, end) of a row, whose b starts at b_at. */
 LS_INLINE void binary_da_run(const struct binary_arguments *g, size_t begin, size_t end,
-                             const float *b) {
+                             size_t b_at) {
     float piece[LS__CPU_PIECE];
     for (size_t i = begin; i < end; i += LS__CPU_PIECE) {
         size_t count = ls__min_size(LS__CPU_PIECE, end - i);
-        binary_da(g->op, count, b ? b + (i - begin) : NULL, g->dy + i, piece);
+        binary_da(g->op, count, g->b, b_at + (i - begin), g->dy + i, piece);
         ls__cpu_store(g->out + i, piece, count, g->accumulate);
     }
 }
@@ -256,11 +256,11 @@ LS_INLINE void binary_da_run(const struct binary_arguments *g, size_t begin, siz
 LS_KERNEL static void binary_da_body(const void *arguments, size_t begin, size_t end) {
     const struct binary_arguments *g = arguments;
     if (!g->repeat) {
-        binary_da_run(g, begin, end, g->b ? g->b + begin : NULL);
+        binary_da_run(g, begin, end, begin);
         return;
     }
     for (size_t row = begin; row < end; row++)
-        binary_da_run(g, row * g->columns, (row + 1) * g->columns, g->b);
+        binary_da_run(g, row * g->columns, (row + 1) * g->columns, 0);
 }
 
 LS_KERNEL static void binary_db_body(const void *arguments, size_t begin, size_t end) {
@@ -268,7 +268,7 @@ LS_KERNEL static void binary_db_body(const void *arguments, size_t begin, size_t
     float piece[LS__CPU_PIECE];
     for (size_t i = begin; i < end; i += LS__CPU_PIECE) {
         size_t count = ls__min_size(LS__CPU_PIECE, end - i);
-        binary_db(g->op, count, g->a ? g->a + i : NULL, g->b ? g->b + i : NULL, g->dy + i, piece);
+        binary_db(g->op, count, g->a, i, g->b, i, g->dy + i, piece);
         ls__cpu_store(g->out + i, piece, count, g->accumulate);
     }
 }
@@ -293,8 +293,7 @@ LS_KERNEL static void repeated_db_body(const void *arguments, size_t begin, size
             size_t last = ls__min_size(row + ROW_BLOCK, r->rows);
             for (; row < last; row++) {
                 size_t at = row * g->columns + first;
-                binary_db(g->op, width, g->a ? g->a + at : NULL, g->b ? g->b + first : NULL,
-                          g->dy + at, piece);
+                binary_db(g->op, width, g->a, at, g->b, first, g->dy + at, piece);
                 for (size_t j = 0; j < width; j++)
                     block[j] += piece[j];
             }
