@@ -3,6 +3,7 @@
 #define LS_CLI_COMMANDS_H
 
 #include <lockstep/status.h>
+#include <stdint.h>
 
 /* docs/exit-codes.md. Ended by a signal: LS__EXIT_SIGNAL + its number. */
 enum {
@@ -19,8 +20,17 @@ enum {
 /* The exit code that tells a caller what `status` told the program. */
 int ls__cli_exit_code(ls_status status);
 
+/* After a failure: the library's text as one line on stderr; returns the exit code. */
+int ls__cli_report(const char *command, ls_status status);
+
+/* Runs this program again, with these arguments, as `ranks` ranks; rank 0 speaks for the job.
+ * `command` ("lockstep train") is whose name messages carry, `transport` an ls__launch_transport.
+ * Returns the exit code. */
+int ls__cli_launch_self(const char *command, int64_t ranks, int transport, int argc, char **argv);
+
 int ls__cli_run(int argc, char **argv);
 int ls__cli_train(int argc, char **argv);
+int ls__cli_bench(int argc, char **argv);
 int ls__cli_doctor(int argc, char **argv);
 
 #endif

@@ -14,6 +14,7 @@ typedef struct command_row {
 static const command_row commands[] = {
     {"train", ls__cli_train, "train a model on this machine or as a rank of a larger job"},
     {"run", ls__cli_run, "start any program as N ranks on this machine"},
+    {"bench", ls__cli_bench, "measure the speed of training, and what the machine could do"},
     {"doctor", ls__cli_doctor, "show what was found: libraries, cores, transports, data"},
 };
 

@@ -1,6 +1,7 @@
 #include "device/cpu/info.h"
 
 #include <oneapi/dnnl/dnnl.h>
+#include <stdbool.h>
 #include <stdio.h>
 
 void ls__cpu_library_version(char *text, size_t bytes) {
@@ -31,4 +32,15 @@ const char *ls__cpu_library_isa(void) {
     default:
         return "not named by this version";
     }
+}
+
+const char *ls__cpu_missing_for_bf16(void) {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    bool core = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    return core ? NULL : "AVX-512 (F, BW, DQ and VL), which bf16 needs";
+#else
+    return "bf16 instructions that this build knows";
+#endif
 }

@@ -1,0 +1,188 @@
+/* lockstep bench: finds what is to be measured, and reads its command line. */
+#include "cli/bench.h"
+
+#include "base/error.h"
+#include "device/cpu/info.h"
+#include "nn/spec.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What only the options together can tell. Returns the exit code, 0 when they fit. */
+static int check_together(const ls__command *command, const ls__bench_settings *s, int argc,
+                          int first, char **argv) {
+    if (first < argc)
+        return ls__usage_error(command, "unexpected argument %s", argv[first]);
+    if (!s->model)
+        return ls__usage_error(command, "--model is missing, for example --model cnn");
+    if (s->batch % s->ranks != 0)
+        return ls__usage_error(command, "--batch %lld is no multiple of --ranks %lld",
+                               (long long)s->batch, (long long)s->ranks);
+    if (s->dtype == 1) {
+        const char *missing = ls__cpu_missing_for_bf16();
+        if (missing)
+            return ls__usage_error(command, "--dtype bf16: this processor has no %s", missing);
+        return ls__usage_error(command, "--dtype bf16: bf16 is not supported by this build");
+    }
+    return 0;
+}
+
+static bool parse(int argc, char **argv, ls__bench_settings *s, int *code) {
+    static const char *const examples[] = {
+        "lockstep bench train --model cnn --batch 64",
+        "lockstep bench train --model gpt2-124m --seq 64 --batch 4 --steps 5 --format json",
+        NULL,
+    };
+    const char *ranks = NULL;
+    const ls__option options[] = {
+        {.name = "model",
+         .placeholder = "SPEC",
+         .kind = LS__OPTION_TEXT,
+         .text = &s->model,
+         .help = "what to train, as lockstep train takes it; a gpt needs its vocab"},
+        {.name = "batch",
+         .letter = 'b',
+         .placeholder = "N",
+         .kind = LS__OPTION_INTEGER,
+         .integer = &s->batch,
+         .min = 1,
+         .max = 1 << 24,
+         .fallback = "64",
+         .help = "images or sequences of one step, of all ranks together"},
+        {.name = "seq",
+         .placeholder = "T",
+         .kind = LS__OPTION_INTEGER,
+         .integer = &s->seq,
+         .min = 1,
+         .max = 1 << 24,
+         .fallback = "the model's context",
+         .help = "tokens of a sequence: the model is made with this context"},
+        {.name = "ranks",
+         .letter = 'n',
+         .placeholder = "N",
+         .kind = LS__OPTION_TEXT,
+         .text = &ranks,
+         .fallback = "1",
+         .help = "processes to train with on this machine, or auto: one for each core"},
+        {.name = "threads",
+         .placeholder = "N",
+         .kind = LS__OPTION_INTEGER,
+         .integer = &s->threads,
+         .min = 1,
+         .max = 1024,
+         .fallback = "1",
+         .help = "threads of each rank"},
+        {.name = "dtype",
+         .kind = LS__OPTION_CHOICE,
+         .choice = &s->dtype,
+         .choices = "f32|bf16",
+         .fallback = "f32",
+         .help = "of the computation"},
+        {.name = "steps",
+         .placeholder = "N",
+         .kind = LS__OPTION_INTEGER,
+         .integer = &s->steps,
+         .min = 1,
+         .max = 1 << 20,
+         .fallback = "10",
+         .help = "steps that are timed"},
+        {.name = "warmup",
+         .placeholder = "N",
+         .kind = LS__OPTION_INTEGER,
+         .integer = &s->warmup,
+         .min = 0,
+         .max = 1 << 20,
+         .fallback = "2",
+         .help = "steps before these"},
+        {.name = "transport",
+         .kind = LS__OPTION_CHOICE,
+         .choice = &s->transport,
+         .choices = "shm|tcp",
+         .fallback = "shm",
+         .help = "how the ranks talk"},
+        {.name = "progress",
+         .kind = LS__OPTION_CHOICE,
+         .choice = &s->progress,
+         .choices = "thread|inline",
+         .fallback = "thread",
+         .help = "who reduces gradients: a thread beside backward, or backward itself"},
+        {.name = "format",
+         .kind = LS__OPTION_CHOICE,
+         .choice = &s->format,
+         .choices = "text|json",
+         .fallback = "text",
+         .help = "json: one object on one line"},
+    };
+    const ls__command command = {
+        .name = "bench train",
+        .usage = "lockstep bench train --model SPEC [options]",
+        .summary =
+            "Times whole training steps on made-up data: forward, backward, reduction, update (AdamW "
+            "for gpt, SGD with momentum for images). gflops counts the matrix products and "
+            "convolutions that forward and backward need, a multiply-add as two; gpt: 6 x parameters "
+            "x tokens + 12 x layers x width x context x tokens. peak_gflops is the matrix product "
+            "of 1024 x 1024 x 1024 measured in the same processes, before and after the steps; share "
+            "is gflops / peak_gflops. With several ranks both are sums over the ranks, step times are "
+            "rank 0's and peak_rss_mb is that of the largest rank.",
+        .options = options,
+        .option_count = sizeof options / sizeof options[0],
+        .examples = examples,
+    };
+    int first;
+    if (!ls__options_parse(&command, argc, argv, &first, code))
+        return false;
+    const char *why = NULL;
+    *code = 0;
+    if (ranks && !ls__ranks_parse(ranks, &s->ranks, &why))
+        *code = ls__usage_error(&command, "--ranks %s: %s", ranks, why);
+    if (*code == 0)
+        *code = check_together(&command, s, argc, first, argv);
+    return *code == 0;
+}
+
+/* The spec as the user gave it, or with the context that --seq asks for. */
+static ls_status complete_spec(const ls__bench_settings *s, char text[LS__SPEC_TEXT]) {
+    ls__spec spec;
+    LS_TRY(ls__spec_parse(&spec, s->model, 0));
+    if (s->seq && spec.kind != LS__GPT)
+        return ls__fail(LS_ERR_ARGUMENT, "--seq %lld: %s has no context, only gpt has",
+                        (long long)s->seq, spec.text);
+    snprintf(text, LS__SPEC_TEXT, "%s", spec.text);
+    if (!s->seq)
+        return LS_OK;
+    int used =
+        snprintf(text, LS__SPEC_TEXT, "gpt:layers=%zu,heads=%zu,width=%zu,context=%lld,vocab=%zu",
+                 spec.layers, spec.heads, spec.width, (long long)s->seq, spec.vocab);
+    if (spec.dropout > 0)
+        snprintf(text + used, LS__SPEC_TEXT - (size_t)used, ",dropout=%.12f", spec.dropout);
+    return LS_OK;
+}
+
+int ls__bench_train(int argc, char **argv, int full_argc, char **full_argv) {
+    static const char name[] = "lockstep bench train";
+    ls__bench_settings settings = {.batch = 64, .ranks = 1, .threads = 1, .steps = 10, .warmup = 2};
+    char spec[LS__SPEC_TEXT];
+    int code;
+    if (!parse(argc, argv, &settings, &code))
+        return code;
+    ls_status status = complete_spec(&settings, spec);
+    if (status == LS_OK && settings.ranks > 1 && !getenv("RANK"))
+        return ls__cli_launch_self(name, settings.ranks, settings.transport, full_argc, full_argv);
+    if (status == LS_OK)
+        status = ls__bench_train_run(&settings, spec);
+    return status == LS_OK ? LS__EXIT_OK : ls__cli_report(name, status);
+}
+
+int ls__cli_bench(int argc, char **argv) {
+    if (argc >= 2 && strcmp(argv[1], "train") == 0)
+        return ls__bench_train(argc - 1, argv + 1, argc, argv);
+    bool asked = argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
+    if (argc >= 2 && !asked)
+        fprintf(stderr, "lockstep bench: unknown benchmark %.60s; there is: train\n", argv[1]);
+    else
+        fputs("Usage: lockstep bench train --model SPEC [options]\n"
+              "\n"
+              "  train   whole training steps on made-up data (lockstep bench train --help)\n",
+              asked ? stdout : stderr);
+    return asked ? LS__EXIT_OK : LS__EXIT_USAGE;
+}

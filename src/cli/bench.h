@@ -1,0 +1,30 @@
+/* The parts of `lockstep bench`. */
+#ifndef LS_CLI_BENCH_H
+#define LS_CLI_BENCH_H
+
+#include "cli/commands.h"
+#include "cli/options.h"
+#include <lockstep/lockstep.h>
+
+/* What the command line says, with defaults filled in. */
+typedef struct ls__bench_settings {
+    const char *model;
+    int64_t batch, seq, ranks, threads, steps, warmup;
+    int dtype;     /* 0 f32, 1 bf16 */
+    int format;    /* 0 text, 1 json */
+    int transport; /* ls__launch_transport */
+    int progress;  /* ls_progress */
+} ls__bench_settings;
+
+/* `lockstep bench train`; argv[0] is "train". full_argc and full_argv as the user typed them from "bench"
+ * on: what ranks are started with. */
+int ls__bench_train(int argc, char **argv, int full_argc, char **full_argv);
+
+/* Measures as the rank the environment says, with the model `spec`; rank 0 prints. */
+ls_status ls__bench_train_run(const ls__bench_settings *settings, const char *spec);
+
+/* GFLOP/s of a matrix product of 1024 x 1024 x 1024 by this device, the best of several: what the
+ * machine offers. */
+ls_status ls__bench_peak(ls_device *device, double *gflops);
+
+#endif

@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# lockstep bench train: every key is there, figures are plausible and agree with each other, mistakes are told.
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+# value KEY: of the JSON object in $work/out
+value() { sed -n "s/.*\"$1\":\"\{0,1\}\([^\",}]*\).*/\1/p" "$work/out"; }
+
+# check EXPRESSION WHAT: awk's arithmetic
+check() { awk "BEGIN { exit !($1) }" || fail "$2: $1 is not so"; }
+
+bench() {
+  timeout 60 "$lockstep" bench train --format json "$@" >"$work/out" 2>"$work/err" ||
+    { fail "bench train $*: exit $?"; cat "$work/err"; }
+  [ "$(wc -l <"$work/out")" = 1 ] || fail "bench train $*: not one line on stdout"
+}
+
+# measured NAME FLOPS BATCH ARGS...: the keys, and how they follow from each other
+measured() {
+  local name=$1 flops=$2 batch=$3 key
+  shift 3
+  bench --batch "$batch" "$@"
+  for key in model ranks threads dtype params step_ms_p50 samples_per_s tokens_per_s gflops peak_gflops \
+    share peak_rss_mb; do
+    [ -n "$(value $key)" ] || fail "$name: no key $key"
+  done
+  check "$(value step_ms_p50) > 0 && $(value step_ms_p50) < 60000" "$name: step time"
+  check "($(value samples_per_s) * $(value step_ms_p50) / 1e3 / $batch - 1) ^ 2 < 1e-8" "$name: samples_per_s"
+  check "($(value gflops) * $(value step_ms_p50) * 1e6 / ($flops) - 1) ^ 2 < 1e-8" "$name: gflops"
+  check "($(value share) * $(value peak_gflops) / $(value gflops) - 1) ^ 2 < 1e-8" "$name: share"
+  check "$(value share) > 0 && $(value share) < 1.5" "$name: share of the peak"
+  check "$(value peak_rss_mb) > 5 && $(value peak_rss_mb) < 4000" "$name: memory"
+}
+
+# 8 x (4 x 784 x 32 + 6 x 32 x 10)
+measured mlp 818176 8 --model mlp:784,32,10 --steps 3
+[ "$(value params)" = 25450 ] || fail "mlp: params $(value params)"
+[ "$(value tokens_per_s)" = null ] || fail "mlp: tokens_per_s $(value tokens_per_s)"
+# 2 x (4 x 32 x 9 x 26^2 + 6 x (64 x 32 x 9 x 24^2 + 9216 x 128 + 128 x 10))
+measured cnn 143126016 2 --model cnn --steps 2 --warmup 0
+# parameters: 50 x 16 + 8 x 16 + 1 layer + final norm; 6 x P x tokens + 12 x L x C x T x tokens
+measured gpt "(6 * $((50 * 16 + 8 * 16 + 12 * 16 * 16 + 13 * 16 + 32)) + 12 * 16 * 8) * 4 * 8" 4 \
+  --model gpt:layers=1,heads=2,width=16,context=32,vocab=50 --seq 8 --steps 3 --threads 2 --ranks 2
+grep -q 'context=8,vocab=50' "$work/out" || fail "gpt: --seq is not the context"
+[ "$(value ranks)$(value threads)" = 22 ] || fail "gpt: ranks and threads"
+check "($(value tokens_per_s) / $(value samples_per_s) / 8 - 1) ^ 2 < 1e-8" "gpt: tokens_per_s"
+"$lockstep" bench train --model mlp:4,2 --steps 2 >"$work/out" 2>&1 || fail "text: exit $?"
+grep -q 'GFLOP/s' "$work/out" || fail "text: $(cat "$work/out")"
+
+# refused CODE TEXT ARGS...: one line that holds TEXT
+refused() {
+  local want=$1 text=$2 code=0
+  shift 2
+  timeout 60 "$lockstep" bench "$@" >"$work/out" 2>"$work/err" || code=$?
+  [ $code = "$want" ] || fail "bench $*: exit $code, want $want"
+  [ ! -s "$work/out" ] || fail "bench $*: printed on stdout"
+  [ "$(wc -l <"$work/err")" = 1 ] && grep -qF -- "$text" "$work/err" || fail "bench $*: $(cat "$work/err")"
+}
+refused 2 "unknown benchmark trian" trian
+refused 2 "--model is missing" train
+refused 2 'model "cnm": unknown' train --model cnm
+refused 2 "vocab is missing" train --model gpt:layers=1,heads=1,width=8,context=8
+refused 2 "cnn has no context" train --model cnn --seq 8
+refused 2 "--batch 3 is no multiple of --ranks 2" train --model cnn --batch 3 --ranks 2
+refused 2 "bf16" train --model cnn --dtype bf16
+refused 2 "--steps: '0'" train --model cnn --steps 0
+refused 2 "unknown option --stepz" train --model cnn --stepz 1
+"$lockstep" bench train --help | grep -q -- "6 x parameters" || fail "--help does not say what gflops counts"
+finish
