@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# The scripts of bench/: help, mistakes, and a PyTorch that is not there. What they measure is not tested.
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/lib.sh"
+export LOCKSTEP=$lockstep
+
+# refused TEXT COMMAND...: fails with one line that holds TEXT
+refused() {
+  local text=$1
+  shift
+  timeout 60 "$@" >"$work/out" 2>"$work/err" && fail "$*: succeeded"
+  grep -qF -- "$text" "$work/err" || fail "$*: $(cat "$work/err")"
+}
+for script in train_vs_pytorch scaling; do
+  "$source_dir/bench/$script" --help | grep -q "usage: bench/$script" || fail "$script --help"
+  refused "unknown option --nope" "$source_dir/bench/$script" --nope
+  LOCKSTEP=$work/none refused "LOCKSTEP" "$source_dir/bench/$script"
+done
+refused "no model nope" "$source_dir/bench/train_vs_pytorch" --models nope
+refused "--core 99999" "$source_dir/bench/train_vs_pytorch" --core 99999
+refused "--ranks 99999" "$source_dir/bench/scaling" --ranks 99999
+python=$(command -v python3) || skip "no python3 for the rest"
+printf '#!/bin/sh\nexec %s -S -I "$@"\n' "$python" >"$work/bare"
+chmod +x "$work/bare"
+"$work/bare" -c 'import torch' 2>/dev/null ||
+  PYTHON=$work/bare refused "apt-get install python3-torch libopenblas0-pthread" "$source_dir/bench/train_vs_pytorch"
+finish
