@@ -5,7 +5,7 @@
 #include "data/idx.h"
 #include <lockstep/dataset.h>
 #include <math.h>
-#if LOCKSTEP_WITH_ZLIB
+#ifdef LOCKSTEP_WITH_ZLIB
 #include <zlib.h>
 #endif
 
@@ -252,7 +252,7 @@ static void bad_specs_list_what_is_known(void **state) {
 
 /* --- gzip --------------------------------------------------------------------------------------- */
 
-#if LOCKSTEP_WITH_ZLIB
+#ifdef LOCKSTEP_WITH_ZLIB
 
 static bytes pack(const unsigned char *data, size_t size) {
     bytes out = {.size = 0};
@@ -364,7 +364,7 @@ int main(void) {
         IN_FOLDER(wrong_files_are_refused),
         IN_FOLDER(labels_out_of_range_are_named),
         cmocka_unit_test(bad_specs_list_what_is_known),
-#if LOCKSTEP_WITH_ZLIB
+#ifdef LOCKSTEP_WITH_ZLIB
         IN_FOLDER(reads_gzip),
         IN_FOLDER(the_plain_file_is_preferred),
         IN_FOLDER(wrong_gzip_is_refused),

@@ -59,8 +59,12 @@ static void body(int rank, ls_job *job, void *context) {
 }
 
 static void run(fault f) {
-    ranks r = {
-        .size = 4, .transport = ranks_transport(), .body = body, .context = &f, .limit_s = 20, .watch = true};
+    ranks r = {.size = 4,
+               .transport = ranks_transport(),
+               .body = body,
+               .context = &f,
+               .limit_s = 20,
+               .watch = true};
     ranks_start(&r);
     int failed = ranks_wait(&r);
     assert_false(r.overrun);

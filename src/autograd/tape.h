@@ -8,8 +8,9 @@
 struct ls_parameter {
     char *name;
     ls_device *device; /* whose memory value and gradient are */
-    size_t samples;    /* statistics: `gradient` is this batch's value times so many. The ddp divides
-                          by the job's weight; where there is none, the optimizer by these */
+    /* statistics: `gradient` is this batch's value times so many. The ddp divides by the job's weight;
+     * where there is none, the optimizer by these */
+    size_t samples;
     ls_role role;
     size_t index;       /* in its model's list */
     bool decay;         /* takes part in weight decay: two or more dimensions */

@@ -1,4 +1,4 @@
-/* JSON glue over jansson: one-line objects for machines, checked reading. Not in liblockstep-comm. */
+/* JSON glue over jansson: one-line objects for machines. Not in liblockstep-comm. */
 #ifndef LS_BASE_JSON_H
 #define LS_BASE_JSON_H
 

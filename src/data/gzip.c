@@ -7,7 +7,7 @@ bool ls__gunzip_looks_like(const unsigned char *bytes, size_t size) {
     return size >= 2 && bytes[0] == 0x1f && bytes[1] == 0x8b;
 }
 
-#if LOCKSTEP_WITH_ZLIB
+#ifdef LOCKSTEP_WITH_ZLIB
 
 #include <zlib.h>
 

@@ -157,6 +157,18 @@ int ls__tcp_connect(const ls__tcp_address *address, uint64_t deadline, int *erro
     return fd;
 }
 
+/* After a call that moved no byte: waits where that helps. False with errno when it is over. */
+static bool may_go_on(int fd, short events, uint64_t deadline) {
+    if (errno == EINTR)
+        return true;
+    if (errno != EAGAIN && errno != EWOULDBLOCK)
+        return false;
+    int ready = wait_for(fd, events, deadline);
+    if (ready == 0)
+        errno = ETIMEDOUT;
+    return ready > 0;
+}
+
 int ls__tcp_write_all(int fd, const void *data, size_t bytes, uint64_t deadline) {
     const char *at = data;
     while (bytes > 0) {
@@ -164,13 +176,7 @@ int ls__tcp_write_all(int fd, const void *data, size_t bytes, uint64_t deadline)
         if (n >= 0) {
             at += n;
             bytes -= (size_t)n;
-        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            int ready = wait_for(fd, POLLOUT, deadline);
-            if (ready == 0)
-                errno = ETIMEDOUT;
-            if (ready <= 0)
-                return -1;
-        } else if (errno != EINTR) {
+        } else if (!may_go_on(fd, POLLOUT, deadline)) {
             return -1;
         }
     }
@@ -186,13 +192,7 @@ int ls__tcp_read_all(int fd, void *data, size_t bytes, uint64_t deadline) {
         if (n > 0) {
             at += n;
             bytes -= (size_t)n;
-        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            int ready = wait_for(fd, POLLIN, deadline);
-            if (ready == 0)
-                errno = ETIMEDOUT;
-            if (ready <= 0)
-                return -1;
-        } else if (errno != EINTR) {
+        } else if (!may_go_on(fd, POLLIN, deadline)) {
             return -1;
         }
     }
