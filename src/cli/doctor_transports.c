@@ -92,19 +92,7 @@ static const char *try_passing(void) {
     return NULL;
 }
 
-static const char *try_loopback(void) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    const char *failed = NULL;
-    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) != 0 || listen(fd, 1) != 0)
-        failed = strerror(errno);
-    if (fd >= 0)
-        close(fd);
-    return failed;
-}
-
-void ls__doctor_transports(ls__findings *findings) {
-    findings->section = "Transports";
+static void find_shm(ls__findings *findings) {
     const char *failed = try_segment();
     int fd = -1;
     if (failed)
@@ -119,24 +107,37 @@ void ls__doctor_transports(ls__findings *findings) {
         ls__findings_add(findings, "shm", "works (memfd, mmap, futex between processes)");
     if (fd >= 0)
         close(fd);
-    failed = try_passing();
+}
+
+#ifdef LOCKSTEP_WITH_TCP
+static void find_tcp(ls__findings *findings) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) != 0 || listen(fd, 1) != 0)
+        ls__findings_fault(findings, LS__FINDING_MISSING,
+                           "bring the interface up: ip link set lo up", "tcp",
+                           "built in; cannot listen on 127.0.0.1: %s", strerror(errno));
+    else
+        ls__findings_add(findings, "tcp", "built in; loopback works");
+    if (fd >= 0)
+        close(fd);
+}
+#else
+static void find_tcp(ls__findings *findings) {
+    ls__findings_fault(findings, LS__FINDING_MISSING, "install libsodium-dev and build again",
+                       "tcp", "not built in");
+}
+#endif
+
+void ls__doctor_transports(ls__findings *findings) {
+    findings->section = "Transports";
+    find_shm(findings);
+    const char *failed = try_passing();
     if (failed)
         ls__findings_fault(findings, LS__FINDING_MISSING,
                            "only ranks that no launcher started need it", "descriptor passing",
                            "%s does not work", failed);
     else
         ls__findings_add(findings, "descriptor passing", "works");
-#ifdef LOCKSTEP_WITH_TCP
-    failed = try_loopback();
-    if (failed)
-        ls__findings_fault(findings, LS__FINDING_MISSING,
-                           "bring the interface up: ip link set lo up", "tcp",
-                           "built in; cannot listen on 127.0.0.1: %s", failed);
-    else
-        ls__findings_add(findings, "tcp", "built in; loopback works");
-#else
-    (void)try_loopback;
-    ls__findings_fault(findings, LS__FINDING_MISSING, "install libsodium-dev and build again",
-                       "tcp", "not built in");
-#endif
+    find_tcp(findings);
 }

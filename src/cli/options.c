@@ -54,30 +54,36 @@ static size_t edits(const char *a, const char *b) {
     return above[columns];
 }
 
-const char *ls__nearest(const char *word, const char *const *candidates) {
-    const char *nearest = NULL;
-    size_t least = strlen(word) / 3 + 2;
-    for (; *candidates; candidates++) {
-        size_t distance = edits(word, *candidates);
-        if (distance < least) {
-            least = distance;
-            nearest = *candidates;
-        }
+/* The search for what was meant: `least` edits so far, to `nearest`. */
+typedef struct search {
+    const char *word, *nearest;
+    size_t least;
+} search;
+
+static search search_for(const char *word) {
+    return (search){.word = word, .least = strlen(word) / 3 + 2};
+}
+
+static void consider(search *s, const char *candidate) {
+    size_t distance = edits(s->word, candidate);
+    if (distance < s->least) {
+        s->least = distance;
+        s->nearest = candidate;
     }
-    return nearest;
+}
+
+const char *ls__nearest(const char *word, const char *const *candidates) {
+    search s = search_for(word);
+    for (; *candidates; candidates++)
+        consider(&s, *candidates);
+    return s.nearest;
 }
 
 static const char *nearest_option(const ls__command *command, const char *name) {
-    const char *nearest = NULL;
-    size_t least = strlen(name) / 3 + 2;
-    for (size_t i = 0; i < command->option_count; i++) {
-        size_t distance = edits(name, command->options[i].name);
-        if (distance < least) {
-            least = distance;
-            nearest = command->options[i].name;
-        }
-    }
-    return nearest;
+    search s = search_for(name);
+    for (size_t i = 0; i < command->option_count; i++)
+        consider(&s, command->options[i].name);
+    return s.nearest;
 }
 
 static const ls__option *find_name(const ls__command *command, const char *name, size_t length) {

@@ -1,4 +1,4 @@
-/* The number of ranks as the user gives it. */
+/* How many ranks to start and how they meet, as the user says it. */
 #include "cli/options.h"
 
 #include "launch/binding.h"
@@ -24,5 +24,18 @@ bool ls__ranks_parse(const char *text, int64_t *ranks, const char **why) {
         return false;
     }
     *ranks = number;
+    return true;
+}
+
+bool ls__transport_choose(const ls__command *command, bool given, int *transport) {
+    const char *variable = getenv("LOCKSTEP_TRANSPORT");
+    if (given || !variable || !*variable)
+        return true;
+    bool tcp = strcmp(variable, "tcp") == 0;
+    if (!tcp && strcmp(variable, "shm") != 0) {
+        ls__usage_error(command, "LOCKSTEP_TRANSPORT: '%.40s' is none of shm|tcp", variable);
+        return false;
+    }
+    *transport = tcp ? LS__LAUNCH_TCP : LS__LAUNCH_SHM;
     return true;
 }

@@ -3,13 +3,12 @@
 #include "cli/options.h"
 #include "launch/launch.h"
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 typedef struct run_settings {
     const char *ranks;
     bool transport_given;
-    int transport, bind, format;
+    int transport; /* ls__launch_transport */
+    int bind, format;
     bool prefix, no_prefix;
     double grace, stop_grace;
 } run_settings;
@@ -21,26 +20,20 @@ static const char *const examples[] = {
     NULL,
 };
 
-static int launch(const run_settings *settings, const ls__command *command, char **argv) {
+static int launch(run_settings *settings, const ls__command *command, char **argv) {
     int64_t ranks;
     const char *why;
     if (!ls__ranks_parse(settings->ranks, &ranks, &why))
         return ls__usage_error(command, "-n: '%.40s' %s", settings->ranks, why);
     if (settings->prefix && settings->no_prefix)
         return ls__usage_error(command, "--prefix and --no-prefix contradict each other");
-    bool tcp = settings->transport == 1;
-    const char *variable = getenv("LOCKSTEP_TRANSPORT");
-    if (!settings->transport_given && variable && *variable) {
-        tcp = strcmp(variable, "tcp") == 0;
-        if (!tcp && strcmp(variable, "shm") != 0)
-            return ls__usage_error(command, "LOCKSTEP_TRANSPORT: '%.40s' is none of shm|tcp",
-                                   variable);
-    }
+    if (!ls__transport_choose(command, settings->transport_given, &settings->transport))
+        return LS__EXIT_USAGE;
     const ls__launch_options options = {
         .command = "lockstep run",
         .ranks = (int)ranks,
         .argv = argv,
-        .transport = tcp ? LS__LAUNCH_TCP : LS__LAUNCH_SHM,
+        .transport = (ls__launch_transport)settings->transport,
         .prefix = settings->prefix      ? LS__LAUNCH_PREFIX_ALWAYS
                   : settings->no_prefix ? LS__LAUNCH_PREFIX_NEVER
                                         : LS__LAUNCH_PREFIX_AUTO,

@@ -44,6 +44,9 @@ typedef struct ls__train {
     ls_device *device;
     ls_dataset *dataset;
     bool tokens; /* a language model: samples are windows, weights count tokens */
+    /* As the weights and the metrics are called: "tokens", "tokens_per_s", "val_accuracy", or
+     * "samples", "samples_per_s", "test_accuracy". */
+    const char *unit, *speed, *accuracy;
     size_t sample_shape[3], sample_dims;
     ls_model *model;
     ls_ddp *ddp;
@@ -64,6 +67,11 @@ ls_status ls__train_check(const ls__train_settings *settings);
 /* Trains as the rank the environment says. */
 ls_status ls__train_run(const ls__train_settings *settings);
 ls_status ls__train_loop(ls__train *train);
+
+/* `count` samples as tensors of the current step, in the caller's memory: x (B, C, H, W) and y (B) of
+ * images, both (B, T) of a text. A failure is the step's. */
+void ls__train_wrap(ls__train *train, void *input, int32_t *target, size_t count, ls_tensor **x,
+                    ls_tensor **y);
 
 /* Mean loss and accuracy over the whole validation split, computed by all ranks together; equal to the
  * bit for every number of ranks. Collective. */

@@ -4,7 +4,6 @@
 #include "base/error.h"
 #include "cli/train.h"
 #include <stdlib.h>
-#include <string.h>
 
 enum { IMAGE_UNIT = 250, TOKENS_PER_UNIT = 2048 };
 
@@ -26,11 +25,8 @@ static ls_status run_unit(ls__train *train, const buffers *b, uint64_t first, si
     LS_TRY(ls_dataset_read(train->dataset, LS_VALIDATION, b->samples, count, b->input, b->target,
                            &sums->weight));
     LS_TRY(ls_step_begin(train->step, NULL));
-    size_t shape[4] = {count};
-    memcpy(shape + 1, train->sample_shape, sizeof train->sample_shape);
-    ls_tensor *x = ls_tensor_wrap(train->step, b->input, train->tokens ? LS_I32 : LS_F32, shape,
-                                  1 + train->sample_dims);
-    ls_tensor *y = ls_tensor_wrap(train->step, b->target, LS_I32, shape, train->tokens ? 2 : 1);
+    ls_tensor *x, *y;
+    ls__train_wrap(train, b->input, b->target, count, &x, &y);
     ls_tensor *logits = ls_model_forward(train->step, train->model, x);
     ls_tensor *loss = ls_cross_entropy(train->step, logits, y);
     size_t correct = 0;

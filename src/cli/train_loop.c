@@ -4,6 +4,15 @@
 #include "cli/train.h"
 #include <string.h>
 
+void ls__train_wrap(ls__train *train, void *input, int32_t *target, size_t count, ls_tensor **x,
+                    ls_tensor **y) {
+    size_t shape[4] = {count};
+    memcpy(shape + 1, train->sample_shape, sizeof train->sample_shape);
+    *x = ls_tensor_wrap(train->step, input, train->tokens ? LS_I32 : LS_F32, shape,
+                        1 + train->sample_dims);
+    *y = ls_tensor_wrap(train->step, target, LS_I32, shape, train->tokens ? 2 : 1);
+}
+
 static ls_status run_shard(ls__train *train, const ls_shard *shard, uint64_t step) {
     if (shard->count == 0)
         return ls_ddp_skip(train->ddp);
@@ -11,11 +20,8 @@ static ls_status run_shard(ls__train *train, const ls_shard *shard, uint64_t ste
     const ls_step_mode mode = {
         .training = true, .samples = shard->samples, .sample_count = shard->count};
     LS_TRY(ls_step_begin(train->step, &mode));
-    size_t shape[4] = {shard->count}; /* (B, C, H, W) or (B, T) */
-    memcpy(shape + 1, train->sample_shape, sizeof train->sample_shape);
-    ls_tensor *x = ls_tensor_wrap(train->step, shard->input, train->tokens ? LS_I32 : LS_F32, shape,
-                                  1 + train->sample_dims);
-    ls_tensor *y = ls_tensor_wrap(train->step, shard->target, LS_I32, shape, train->tokens ? 2 : 1);
+    ls_tensor *x, *y;
+    ls__train_wrap(train, shard->input, shard->target, shard->count, &x, &y);
     ls_tensor *loss =
         ls_cross_entropy(train->step, ls_model_forward(train->step, train->model, x), y);
     LS_TRY(ls_step_status(train->step));

@@ -84,20 +84,15 @@ ls_status ls__output_open(ls__train_output **out, const char *folder, bool overw
     return LS_OK;
 }
 
-static const char *samples_key(const ls__train *train) {
-    return train->tokens ? "tokens" : "samples";
-}
-
 ls_status ls__output_step(ls__train_output *o, const ls__train *train, const ls__step_record *r) {
     json_t *line =
         json_pack("{s:I, s:I, s:o, s:f, s:o, s:f, s:f, s:f}", "step", (json_int_t)r->step, "epoch",
                   (json_int_t)r->epoch, "loss", ls__json_real(r->loss), "lr", r->rate, "grad_norm",
-                  ls__json_real(r->norm), samples_key(train), r->samples, "step_ms",
-                  r->milliseconds, "wait_ms", r->wait_milliseconds);
+                  ls__json_real(r->norm), train->unit, r->samples, "step_ms", r->milliseconds,
+                  "wait_ms", r->wait_milliseconds);
     if (line && r->evaluated) {
         json_object_set_new(line, "val_loss", ls__json_real(r->val_loss));
-        json_object_set_new(line, train->tokens ? "val_accuracy" : "test_accuracy",
-                            ls__json_real(r->val_accuracy));
+        json_object_set_new(line, train->accuracy, ls__json_real(r->val_accuracy));
     }
     return ls__json_write_line(o->metrics, o->metrics_path, line);
 }
@@ -119,10 +114,9 @@ json_t *ls__train_summary(const ls__train *train) {
         (json_int_t)s->batch_size, "seed", (json_int_t)s->seed, "steps", (json_int_t)r->steps,
         "epochs", (json_int_t)r->epochs, "optimizer", optimizers[s->optimizer], "transport",
         ls_job_transport(train->job), "train_loss", ls__json_real(r->train_loss), "val_loss",
-        ls__json_real(r->val_loss), train->tokens ? "val_accuracy" : "test_accuracy",
-        ls__json_real(r->val_accuracy), "weights_xxh64", hash, "train_seconds", r->train_seconds,
-        train->tokens ? "tokens_per_s" : "samples_per_s", r->samples_per_s, "peak_rss_mb",
-        (double)usage.ru_maxrss / 1024);
+        ls__json_real(r->val_loss), train->accuracy, ls__json_real(r->val_accuracy),
+        "weights_xxh64", hash, "train_seconds", r->train_seconds, train->speed, r->samples_per_s,
+        "peak_rss_mb", (double)usage.ru_maxrss / 1024);
 }
 
 /* On disk first, then under its name. */

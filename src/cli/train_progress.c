@@ -53,8 +53,7 @@ static void show_json(const ls__train *train, const ls__step_record *r) {
                   (json_int_t)r->epoch, "loss", ls__json_real(r->loss), "lr", r->rate);
     if (line && r->evaluated) {
         json_object_set_new(line, "val_loss", ls__json_real(r->val_loss));
-        json_object_set_new(line, train->tokens ? "val_accuracy" : "test_accuracy",
-                            ls__json_real(r->val_accuracy));
+        json_object_set_new(line, train->accuracy, ls__json_real(r->val_accuracy));
     }
     ls__json_write_line(stdout, "stdout", line);
 }
@@ -78,12 +77,11 @@ void ls__progress_step(ls__progress_line *p, const ls__train *train, const ls__s
     fprintf(stderr, "%sepoch %llu  step %llu/%llu  loss %.4f  lr %.2e  %.0f %s/s  %s%s", clear,
             (unsigned long long)r->epoch, (unsigned long long)r->step,
             (unsigned long long)train->total_steps, r->loss, r->rate,
-            p->samples / (p->busy_ms / 1e3), train->tokens ? "tokens" : "samples", left,
-            p->terminal ? "\r" : "\n");
+            p->samples / (p->busy_ms / 1e3), train->unit, left, p->terminal ? "\r" : "\n");
     if (r->evaluated)
         fprintf(stderr, "%sepoch %llu  step %llu  val_loss %.4f  %s %.4f\n", clear,
                 (unsigned long long)r->epoch, (unsigned long long)r->step, r->val_loss,
-                train->tokens ? "val_accuracy" : "test_accuracy", r->val_accuracy);
+                train->accuracy, r->val_accuracy);
     fflush(stderr);
 }
 
@@ -100,9 +98,9 @@ void ls__progress_finish(ls__progress_line *p, const ls__train *train) {
         fputs("\r\033[K", stderr);
     printf(
         "val_loss %.4f  %s %.4f  after %llu steps in %.1f s (%.0f %s/s)\nweights_xxh64 %016llx\n",
-        r->val_loss, train->tokens ? "val_accuracy" : "test_accuracy", r->val_accuracy,
-        (unsigned long long)r->steps, r->train_seconds, r->samples_per_s,
-        train->tokens ? "tokens" : "samples", (unsigned long long)ls_model_hash(train->model));
+        r->val_loss, train->accuracy, r->val_accuracy, (unsigned long long)r->steps,
+        r->train_seconds, r->samples_per_s, train->unit,
+        (unsigned long long)ls_model_hash(train->model));
     if (train->settings->out)
         printf("saved %s/model.safetensors, metrics.jsonl, summary.json\n", train->settings->out);
     fflush(stdout);

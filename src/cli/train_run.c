@@ -125,6 +125,9 @@ static ls_status create_model(ls__train *t) {
 static ls_status start_loader(ls__train *t) {
     const ls__train_settings *s = t->settings;
     t->tokens = ls_dataset_get_kind(t->dataset) == LS_TOKENS;
+    t->unit = t->tokens ? "tokens" : "samples";
+    t->speed = t->tokens ? "tokens_per_s" : "samples_per_s";
+    t->accuracy = t->tokens ? "val_accuracy" : "test_accuracy";
     t->sample_dims = ls_dataset_sample_shape(t->dataset, t->sample_shape);
     ls_loader_options options = {
         .seed = (uint64_t)s->seed, .batch_size = (size_t)s->batch_size, .shards = t->shards};

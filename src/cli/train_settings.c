@@ -29,10 +29,7 @@ static const ls__train_settings defaults = {
 };
 
 /* What only the options together can tell. Returns the exit code, 0 when they fit. */
-static int check_together(const ls__command *command, const ls__train_settings *s, int argc,
-                          int first, char **argv) {
-    if (first < argc)
-        return ls__usage_error(command, "unexpected argument %s", argv[first]);
+static int check_together(const ls__command *command, const ls__train_settings *s) {
     if (!s->model)
         return ls__usage_error(command, "--model is missing, for example --model cnn");
     if (!s->data)
@@ -40,6 +37,14 @@ static int check_together(const ls__command *command, const ls__train_settings *
     if (s->shards && s->shards > s->batch_size)
         return ls__usage_error(command, "--shards %lld is more than --batch-size %lld",
                                (long long)s->shards, (long long)s->batch_size);
+    if (s->ranks > s->batch_size)
+        return ls__usage_error(
+            command, "--batch-size %lld is smaller than --ranks %lld: every rank needs a sample",
+            (long long)s->batch_size, (long long)s->ranks);
+    if (s->shards && s->ranks > s->shards)
+        return ls__usage_error(
+            command, "--shards %lld is smaller than --ranks %lld: every rank needs a shard",
+            (long long)s->shards, (long long)s->ranks);
     if (s->nesterov && !(s->momentum > 0))
         return ls__usage_error(command, "--nesterov wants --momentum above 0");
     if (s->min_rate > s->rate)
@@ -50,6 +55,7 @@ static int check_together(const ls__command *command, const ls__train_settings *
 bool ls__train_parse(int argc, char **argv, ls__train_settings *s, int *code) {
     *s = defaults;
     const char *ranks = NULL;
+    bool transport_given = false;
     int format = 0, optimizer = LS_ADAMW;
     const ls__option options[] = {
         {.group = "Job",
@@ -102,7 +108,8 @@ bool ls__train_parse(int argc, char **argv, ls__train_settings *s, int *code) {
          .kind = LS__OPTION_CHOICE,
          .choice = &s->transport,
          .choices = "shm|tcp",
-         .fallback = "shm",
+         .given = &transport_given,
+         .fallback = "LOCKSTEP_TRANSPORT, else shm",
          .help = "how --ranks of this machine talk"},
         {.name = "seed",
          .placeholder = "N",
@@ -285,17 +292,12 @@ bool ls__train_parse(int argc, char **argv, ls__train_settings *s, int *code) {
         return false;
     s->optimizer = optimizer;
     s->json = format == 1;
-    *code = check_together(&command, s, argc, first, argv);
     const char *why = NULL;
-    if (*code == 0 && ranks && !ls__ranks_parse(ranks, &s->ranks, &why))
-        *code = ls__usage_error(&command, "--ranks %s: %s", ranks, why);
-    if (*code == 0 && s->ranks > s->batch_size)
-        *code = ls__usage_error(
-            &command, "--batch-size %lld is smaller than --ranks %lld: every rank needs a sample",
-            (long long)s->batch_size, (long long)s->ranks);
-    if (*code == 0 && s->shards && s->ranks > s->shards)
-        *code = ls__usage_error(
-            &command, "--shards %lld is smaller than --ranks %lld: every rank needs a shard",
-            (long long)s->shards, (long long)s->ranks);
+    if (ranks && !ls__ranks_parse(ranks, &s->ranks, &why))
+        *code = ls__usage_error(&command, "--ranks '%.40s' %s", ranks, why);
+    else if (!ls__transport_choose(&command, transport_given, &s->transport))
+        *code = LS__EXIT_USAGE;
+    else
+        *code = check_together(&command, s);
     return *code == 0;
 }
