@@ -1,18 +1,19 @@
-# Shared by tests/test_*.sh: sourced, with the build folder as $1 of the script.
+# shellcheck shell=bash
+# Shared by tests/test_*.sh: sourced, with the build folder as $1 of the script. Gives a folder of its own,
+# $work; processes that have it in their command line are ended with the script, however that ends.
 set -u
 build=${1:?usage: $0 BUILD_FOLDER}
 source_dir=${LOCKSTEP_TEST_SOURCE:-$(cd "$(dirname "$0")/.." && pwd)}
+# shellcheck disable=SC2034
 lockstep=$build/lockstep
 failures=0
 work=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-test.XXXXXX")
 
-# Ends what a test left running and removes its folder, whatever happened.
 cleanup() {
   trap - EXIT
   local pids
-  pids=$(pgrep -f -- "$work" || true)
-  # shellcheck disable=SC2086
-  [ -z "$pids" ] || kill -9 $pids 2>/dev/null
+  mapfile -t pids < <(pgrep -f -- "$work")
+  [ ${#pids[@]} = 0 ] || kill -9 "${pids[@]}" 2>/dev/null
   if mountpoint -q "$work/full" 2>/dev/null; then umount "$work/full"; fi
   rm -rf "$work"
 }
@@ -85,4 +86,20 @@ free_port() {
     (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || break
   done
   echo "$port"
+}
+
+# has_tcp: whether the build has the tcp transport and loopback works
+has_tcp() { "$lockstep" doctor | grep -q '^  tcp  *built in; loopback works'; }
+
+now_ms() { date +%s%3N; }
+
+# want_nothing_left WHAT [TEXT]: no process with TEXT ($work) in its command line is left; the kernel has a
+# moment to end who was killed.
+want_nothing_left() {
+  local i text=${2:-$work}
+  for ((i = 0; i < 40; i++)); do
+    pgrep -f -- "$text" >/dev/null || return 0
+    sleep 0.05
+  done
+  fail "$1: left $(pgrep -af -- "$text")"
 }

@@ -1,310 +1,293 @@
 #!/usr/bin/env bash
 # lockstep run, as a user sees it: exit codes, output, failures, signals, and that nothing is left.
-# usage: test_cli_run.sh BUILD
-set -u
-lockstep=$1/lockstep
-folder=$(mktemp -d)
-marker=lockstep-test-$$-
-failures=0
-trap 'rm -rf "$folder"' EXIT
+# usage: test_cli_run.sh BUILD [ONE]
+# shellcheck source=tests/lib.sh
+# shellcheck disable=SC2016 # what the ranks' shells are to expand stands in single quotes
+. "$(dirname "$0")/lib.sh"
+marker=$work/run-
 
 fail() {
-    echo "FAILED: $*"
-    sed 's/^/    stdout: /' "$folder/out" 2>/dev/null | head -20
-    sed 's/^/    stderr: /' "$folder/err" 2>/dev/null | head -20
-    failures=$((failures + 1))
+  echo "FAILED: $*"
+  sed 's/^/    stdout: /' "$work/out" 2>/dev/null | head -20
+  sed 's/^/    stderr: /' "$work/err" 2>/dev/null | head -20
+  failures=$((failures + 1))
 }
 
 # run ARGUMENTS: runs `lockstep run ARGUMENTS` with files for stdout and stderr; sets $code
 run() {
-    timeout -k 5 20 "$lockstep" run "$@" >"$folder/out" 2>"$folder/err" </dev/null
-    code=$?
+  timeout -k 5 20 "$lockstep" run "$@" >"$work/out" 2>"$work/err" </dev/null
+  code=$?
 }
 
 want_code() { [ "$code" = "$1" ] || fail "$2: exit code $code, want $1"; }
-want_out() { grep -qF -- "$1" "$folder/out" || fail "$2: stdout lacks '$1'"; }
-want_err() { grep -qF -- "$1" "$folder/err" || fail "$2: stderr lacks '$1'"; }
-want_no_err() { ! grep -qF -- "$1" "$folder/err" || fail "$2: stderr has '$1'"; }
-
-# Processes that carry the marker $1 in their command line; the bracket keeps grep from finding itself.
-left_over() { grep -lsa -- "[l]${1#l}" /proc/[0-9]*/cmdline 2>/dev/null; }
-
-# want_nothing_left MARKER WHAT: allows a moment for the kernel to end who was killed
-want_nothing_left() {
-    for _ in $(seq 40); do
-        [ -z "$(left_over "$1")" ] && return
-        sleep 0.05
-    done
-    fail "$2: processes are left: $(left_over "$1" | tr '\n' ' ')"
-    for file in $(left_over "$1"); do kill -9 "$(echo "$file" | cut -d/ -f3)"; done
-}
+want_out() { grep -qF -- "$1" "$work/out" || fail "$2: stdout lacks '$1'"; }
+want_err() { grep -qF -- "$1" "$work/err" || fail "$2: stderr lacks '$1'"; }
+want_no_err() { ! grep -qF -- "$1" "$work/err" || fail "$2: stderr has '$1'"; }
 
 # wait_for TEXT FILE: until a line with TEXT is there, 10 s at most
 wait_for() {
-    for _ in $(seq 200); do
-        grep -qF -- "$1" "$2" 2>/dev/null && return
-        sleep 0.05
-    done
-    fail "waited in vain for '$1'"
+  for _ in $(seq 200); do
+    grep -qF -- "$1" "$2" 2>/dev/null && return
+    sleep 0.05
+  done
+  fail "waited in vain for '$1'"
 }
 
 # start MARKER ARGUMENTS: in the background, $job is the launcher
 start() {
-    : >"$folder/out"
-    "$lockstep" run "${@:2}" "$1" >"$folder/out" 2>"$folder/err" </dev/null &
-    job=$!
+  : >"$work/out"
+  "$lockstep" run "${@:2}" "$1" >"$work/out" 2>"$work/err" </dev/null &
+  job=$!
 }
 
-now_ms() { echo $(($(date +%s%N) / 1000000)); }
-
-# finish WHAT MILLISECONDS: waits for the job of `start`, sets $code, bounds the time
-finish() {
-    local begin
-    begin=$(now_ms)
-    wait "$job"
-    code=$?
-    local took=$(($(now_ms) - begin))
-    [ $took -le "$2" ] || fail "$1: ended after $took ms, want at most $2"
+# ends WHAT MILLISECONDS: waits for the job of `start`, sets $code, bounds the time
+ends() {
+  local begin
+  begin=$(now_ms)
+  wait "$job"
+  code=$?
+  local took=$(($(now_ms) - begin))
+  [ $took -le "$2" ] || fail "$1: ended after $took ms, want at most $2"
 }
 
 # A rank with two generations of children; says "up" when they run.
 family='sleep 100 & sh -c "sleep 100 & wait" & echo up $RANK; wait'
 
-up() { for rank in 0 1 2 3; do wait_for "up $rank" "$folder/out"; done; }
+up() { for rank in 0 1 2 3; do wait_for "up $rank" "$work/out"; done; }
 
 exit_codes() {
-    run -n 2 true
-    want_code 0 "success"
-    [ ! -s "$folder/err" ] || fail "success: something on stderr"
-    run -n 3 sh -c 'exit $((RANK == 1 ? 7 : 0))'
-    want_code 7 "exit 7"
-    want_err "rank 1 (pid" "exit 7"
-    want_err "exited with code 7" "exit 7"
-    run -n 1 sh -c 'kill -SEGV $$'
-    want_code 139 "segmentation fault"
-    want_err "signal 11 (SIGSEGV)" "segmentation fault"
-    run -n 2 no-such-program-here
-    want_code 127 "not found"
-    want_err "'no-such-program-here' not found" "not found"
-    [ "$(wc -l <"$folder/err")" = 1 ] || fail "not found: want one line"
-    run -n 2 ./no/such/path
-    want_code 127 "path not found"
-    echo 'echo hello' >"$folder/plain"
-    run -n 2 "$folder/plain"
-    want_code 126 "not executable"
-    printf '#!/no/such/interpreter\n' >"$folder/script"
-    chmod +x "$folder/script"
-    run -n 1 "$folder/script"
-    want_code 127 "interpreter not found"
-    want_err "$folder/script" "interpreter not found"
+  run -n 2 true
+  want_code 0 "success"
+  [ ! -s "$work/err" ] || fail "success: something on stderr"
+  run -n 3 sh -c 'exit $((RANK == 1 ? 7 : 0))'
+  want_code 7 "exit 7"
+  want_err "rank 1 (pid" "exit 7"
+  want_err "exited with code 7" "exit 7"
+  run -n 1 sh -c 'kill -SEGV $$'
+  want_code 139 "segmentation fault"
+  want_err "signal 11 (SIGSEGV)" "segmentation fault"
+  run -n 2 no-such-program-here
+  want_code 127 "not found"
+  want_err "'no-such-program-here' not found" "not found"
+  [ "$(wc -l <"$work/err")" = 1 ] || fail "not found: want one line"
+  run -n 2 ./no/such/path
+  want_code 127 "path not found"
+  echo 'echo hello' >"$work/plain"
+  run -n 2 "$work/plain"
+  want_code 126 "not executable"
+  printf '#!/no/such/interpreter\n' >"$work/script"
+  chmod +x "$work/script"
+  run -n 1 "$work/script"
+  want_code 127 "interpreter not found"
+  want_err "$work/script" "interpreter not found"
 }
 
 wrong_usage() {
-    for n in 0 -1 x 4097 99999999999999999999 2.5 ''; do
-        run -n "$n" true
-        want_code 2 "-n '$n'"
-        [ "$(wc -l <"$folder/err")" = 1 ] || fail "-n '$n': want one line"
-    done
-    run -n 2
-    want_code 2 "no program"
-    run true
-    want_code 2 "no -n"
-    run -n 2 --grac 3 true
-    want_code 2 "unknown option"
-    want_err "unknown option --grac; did you mean --grace?" "unknown option"
-    run -n 2 --prefix --no-prefix true
-    want_code 2 "contradiction"
-    run --help
-    want_code 0 "help"
-    want_out "--stop-grace SECONDS" "help"
-    "$lockstep" --version | grep -q '^lockstep [0-9]' || fail "version"
-    "$lockstep" >/dev/null 2>&1
-    [ $? = 2 ] || fail "no command: want exit code 2"
-    "$lockstep" rum >"$folder/out" 2>"$folder/err"
-    [ $? = 2 ] || fail "unknown command: want exit code 2"
-    want_err "did you mean run?" "unknown command"
-    "$lockstep" help run | grep -q '^Usage: lockstep run' || fail "help run"
+  for n in 0 -1 x 4097 99999999999999999999 2.5 ''; do
+    run -n "$n" true
+    want_code 2 "-n '$n'"
+    [ "$(wc -l <"$work/err")" = 1 ] || fail "-n '$n': want one line"
+  done
+  run -n 2
+  want_code 2 "no program"
+  run true
+  want_code 2 "no -n"
+  run -n 2 --grac 3 true
+  want_code 2 "unknown option"
+  want_err "unknown option --grac; did you mean --grace?" "unknown option"
+  run -n 2 --prefix --no-prefix true
+  want_code 2 "contradiction"
+  run --help
+  want_code 0 "help"
+  want_out "--stop-grace SECONDS" "help"
+  "$lockstep" --version | grep -q '^lockstep [0-9]' || fail "version"
+  "$lockstep" >/dev/null 2>&1
+  [ $? = 2 ] || fail "no command: want exit code 2"
+  "$lockstep" rum >"$work/out" 2>"$work/err"
+  [ $? = 2 ] || fail "unknown command: want exit code 2"
+  want_err "did you mean run?" "unknown command"
+  "$lockstep" help run | grep -q '^Usage: lockstep run' || fail "help run"
 }
 
 environment() {
-    env -u OMP_NUM_THREADS RANK=9 LOCKSTEP_SHM_FD=77 "$lockstep" run -n 2 --no-prefix -- sh -c \
-        'echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $MASTER_ADDR $OMP_NUM_THREADS $LOCKSTEP_SHM_FD
-         test "$MASTER_PORT" -gt 1023 && test ${#LOCKSTEP_TOKEN} = 64 && test -z "$LOCKSTEP_TERMINAL" && echo good' \
-        >"$folder/out" 2>"$folder/err" </dev/null
-    want_out "0 0 2 2 0 127.0.0.1 1 3" "environment"
-    want_out "1 1 2 2 0 127.0.0.1 1 3" "environment"
-    [ "$(grep -c good "$folder/out")" = 2 ] || fail "environment: port, token or terminal"
-    OMP_NUM_THREADS=5 "$lockstep" run -n 1 sh -c 'echo $OMP_NUM_THREADS' >"$folder/out"
-    want_out 5 "OMP_NUM_THREADS is the user's"
-    run -n 1 --transport tcp sh -c 'echo "$LOCKSTEP_TRANSPORT ${LOCKSTEP_SHM_FD-none}"; ls /proc/self/fd' 9</etc/passwd
-    want_out "tcp none" "tcp"
-    # 0 1 2 and the one ls reads with
-    [ "$(wc -l <"$folder/out")" = 5 ] || fail "descriptors of the launcher reach a rank"
-    LOCKSTEP_TRANSPORT=tcp run -n 1 sh -c 'echo "$LOCKSTEP_TRANSPORT ${LOCKSTEP_SHM_FD-none}"'
-    want_out "tcp none" "LOCKSTEP_TRANSPORT"
-    LOCKSTEP_TRANSPORT=tpc run -n 1 true
-    want_code 2 "LOCKSTEP_TRANSPORT"
-    echo for-rank-0 | timeout 10 "$lockstep" run -n 2 cat >"$folder/out"
-    [ "$(cat "$folder/out")" = "[rank 0] for-rank-0" ] || fail "stdin belongs to rank 0"
+  env -u OMP_NUM_THREADS RANK=9 LOCKSTEP_SHM_FD=77 "$lockstep" run -n 2 --no-prefix -- sh -c \
+    'echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $MASTER_ADDR $OMP_NUM_THREADS $LOCKSTEP_SHM_FD
+    test "$MASTER_PORT" -gt 1023 && test ${#LOCKSTEP_TOKEN} = 64 && test -z "$LOCKSTEP_TERMINAL" && echo good' \
+    >"$work/out" 2>"$work/err" </dev/null
+  want_out "0 0 2 2 0 127.0.0.1 1 3" "environment"
+  want_out "1 1 2 2 0 127.0.0.1 1 3" "environment"
+  [ "$(grep -c good "$work/out")" = 2 ] || fail "environment: port, token or terminal"
+  OMP_NUM_THREADS=5 "$lockstep" run -n 1 sh -c 'echo $OMP_NUM_THREADS' >"$work/out"
+  want_out 5 "OMP_NUM_THREADS is the user's"
+  run -n 1 --transport tcp sh -c 'echo "$LOCKSTEP_TRANSPORT ${LOCKSTEP_SHM_FD-none}"; ls /proc/self/fd' 9</etc/passwd
+  want_out "tcp none" "tcp"
+  # 0 1 2 and the one ls reads with
+  [ "$(wc -l <"$work/out")" = 5 ] || fail "descriptors of the launcher reach a rank"
+  LOCKSTEP_TRANSPORT=tcp run -n 1 sh -c 'echo "$LOCKSTEP_TRANSPORT ${LOCKSTEP_SHM_FD-none}"'
+  want_out "tcp none" "LOCKSTEP_TRANSPORT"
+  LOCKSTEP_TRANSPORT=tpc run -n 1 true
+  want_code 2 "LOCKSTEP_TRANSPORT"
+  echo for-rank-0 | timeout 10 "$lockstep" run -n 2 cat >"$work/out"
+  [ "$(cat "$work/out")" = "[rank 0] for-rank-0" ] || fail "stdin belongs to rank 0"
 }
 
 output() {
-    run -n 3 sh -c 'for i in 1 2 3 4 5 6 7 8 9; do printf a$RANK; printf b$RANK; echo c$RANK; done; echo e$RANK >&2; printf last'
-    [ "$(grep -cE '^\[rank ([0-2])\] a\1b\1c\1$' "$folder/out")" = 27 ] || fail "lines are mixed"
-    [ "$(grep -cE '^\[rank [0-2]\] last$' "$folder/out")" = 3 ] || fail "last line without newline"
-    [ "$(grep -cE '^\[rank ([0-2])\] e\1$' "$folder/err")" = 3 ] || fail "stderr lines"
-    run -n 1 sh -c 'printf raw'
-    [ "$(cat "$folder/out")" = raw ] && [ "$(wc -c <"$folder/out")" = 3 ] || fail "one rank: bytes as they are"
-    # a line of just under 1 MiB comes whole, one of 3 MiB in pieces and complete
-    run -n 2 sh -c 'head -c 1000000 /dev/zero | tr "\0" x; echo'
-    [ "$(awk '{print length}' "$folder/out" | sort -u)" = 1000009 ] || fail "a line of 1 MB"
-    run -n 2 sh -c 'head -c 3000000 /dev/zero | tr "\0" x; echo'
-    [ "$(tr -cd x <"$folder/out" | wc -c)" = 6000000 ] || fail "a line of 3 MB: bytes are lost"
-    grep -vq '^\[rank [01]\] x*$' "$folder/out" && fail "a line of 3 MB: a piece lacks its prefix"
-    run -n 2 --format json sh -c 'echo "$RANK" | grep 0'
-    tail -1 "$folder/out" | grep -q '"exit_code":1.*"first_failure":{"rank":1,' || fail "json report"
+  run -n 3 sh -c 'for i in 1 2 3 4 5 6 7 8 9; do printf a$RANK; printf b$RANK; echo c$RANK; done; echo e$RANK >&2; printf last'
+  [ "$(grep -cE '^\[rank ([0-2])\] a\1b\1c\1$' "$work/out")" = 27 ] || fail "lines are mixed"
+  [ "$(grep -cE '^\[rank [0-2]\] last$' "$work/out")" = 3 ] || fail "last line without newline"
+  [ "$(grep -cE '^\[rank ([0-2])\] e\1$' "$work/err")" = 3 ] || fail "stderr lines"
+  run -n 1 sh -c 'printf raw'
+  [ "$(cat "$work/out")" = raw ] && [ "$(wc -c <"$work/out")" = 3 ] || fail "one rank: bytes as they are"
+  # a line of just under 1 MiB comes whole, one of 3 MiB in pieces and complete
+  run -n 2 sh -c 'head -c 1000000 /dev/zero | tr "\0" x; echo'
+  [ "$(awk '{print length}' "$work/out" | sort -u)" = 1000009 ] || fail "a line of 1 MB"
+  run -n 2 sh -c 'head -c 3000000 /dev/zero | tr "\0" x; echo'
+  [ "$(tr -cd x <"$work/out" | wc -c)" = 6000000 ] || fail "a line of 3 MB: bytes are lost"
+  grep -vq '^\[rank [01]\] x*$' "$work/out" && fail "a line of 3 MB: a piece lacks its prefix"
+  run -n 2 --format json sh -c 'echo "$RANK" | grep 0'
+  tail -1 "$work/out" | grep -q '"exit_code":1.*"first_failure":{"rank":1,' || fail "json report"
 }
 
 closed_stdout() {
-    local begin
-    begin=$(now_ms)
-    timeout -k 5 20 "$lockstep" run -n 2 sh -c 'yes; :' "${marker}pipe" 2>"$folder/err" | head -1 >"$folder/out"
-    code=${PIPESTATUS[0]}
-    want_code 141 "closed stdout"
-    [ $(($(now_ms) - begin)) -le 3000 ] || fail "closed stdout: too slow"
-    want_nothing_left "${marker}pipe" "closed stdout"
-    timeout -k 5 20 "$lockstep" run -n 2 echo hello >/dev/full 2>"$folder/err"
-    code=$?
-    want_code 1 "full device"
-    want_err "No space left" "full device"
-    # a reader that pauses loses nothing
-    timeout -k 5 20 "$lockstep" run -n 2 seq 100000 2>"$folder/err" | (sleep 1.5; cat) >"$folder/out"
-    [ "$(wc -l <"$folder/out")" = 200000 ] || fail "a slow reader loses lines"
+  local begin
+  begin=$(now_ms)
+  timeout -k 5 20 "$lockstep" run -n 2 sh -c 'yes; :' "${marker}pipe" 2>"$work/err" | head -1 >"$work/out"
+  code=${PIPESTATUS[0]}
+  want_code 141 "closed stdout"
+  [ $(($(now_ms) - begin)) -le 3000 ] || fail "closed stdout: too slow"
+  want_nothing_left "closed stdout" "${marker}pipe"
+  timeout -k 5 20 "$lockstep" run -n 2 echo hello >/dev/full 2>"$work/err"
+  code=$?
+  want_code 1 "full device"
+  want_err "No space left" "full device"
+  # a reader that pauses loses nothing
+  timeout -k 5 20 "$lockstep" run -n 2 seq 100000 2>"$work/err" | (sleep 1.5; cat) >"$work/out"
+  [ "$(wc -l <"$work/out")" = 200000 ] || fail "a slow reader loses lines"
 }
 
 first_failure() {
-    local begin
-    run -n 4 sh -c 'test $RANK = 2 || exec sleep 100; for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo "line $i" >&2; done; exit 9' "${marker}fail"
-    want_code 9 "first failure"
-    want_err "rank 2 (pid" "first failure"
-    grep -qx '    line 3' "$folder/err" && grep -qx '    line 12' "$folder/err" &&
-        ! grep -qx '    line 2' "$folder/err" || fail "first failure: want the last ten lines"
-    want_err "ended by the launcher (SIGTERM)" "first failure"
-    want_nothing_left "${marker}fail" "first failure"
-    run -n 40 sh -c 'test $RANK != 20 || exit 6; exec sleep 100' "${marker}many"
-    want_code 6 "many ranks"
-    want_err "ranks 0 to 19: each was ended by the launcher (SIGTERM)" "many ranks"
-    want_err "ranks 21 to 39: each was ended by the launcher (SIGTERM)" "many ranks"
-    want_nothing_left "${marker}many" "many ranks"
-    # who ignores SIGTERM is killed
-    begin=$(now_ms)
-    run -n 2 bash -c 'test $RANK = 0 && exit 3; trap "" TERM; while :; do sleep 0.1; done' "${marker}stubborn"
-    want_code 3 "stubborn rank"
-    want_err "ended by the launcher (SIGKILL)" "stubborn rank"
-    [ $(($(now_ms) - begin)) -le 2500 ] || fail "stubborn rank: too slow"
-    want_nothing_left "${marker}stubborn" "stubborn rank"
-    # code 4 tells of somebody else's failure: the cause is the other one
-    run -n 2 sh -c 'test $RANK = 0 && exit 4; sleep 0.03; kill -9 $$'
-    want_code 137 "cause and consequence"
+  local begin
+  run -n 4 sh -c 'test $RANK = 2 || exec sleep 100; for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo "line $i" >&2; done; exit 9' "${marker}fail"
+  want_code 9 "first failure"
+  want_err "rank 2 (pid" "first failure"
+  grep -qx '    line 3' "$work/err" && grep -qx '    line 12' "$work/err" &&
+    ! grep -qx '    line 2' "$work/err" || fail "first failure: want the last ten lines"
+  want_err "ended by the launcher (SIGTERM)" "first failure"
+  want_nothing_left "first failure" "${marker}fail"
+  run -n 40 sh -c 'test $RANK != 20 || exit 6; exec sleep 100' "${marker}many"
+  want_code 6 "many ranks"
+  want_err "ranks 0 to 19: each was ended by the launcher (SIGTERM)" "many ranks"
+  want_err "ranks 21 to 39: each was ended by the launcher (SIGTERM)" "many ranks"
+  want_nothing_left "many ranks" "${marker}many"
+  # who ignores SIGTERM is killed
+  begin=$(now_ms)
+  run -n 2 bash -c 'test $RANK = 0 && exit 3; trap "" TERM; while :; do sleep 0.1; done' "${marker}stubborn"
+  want_code 3 "stubborn rank"
+  want_err "ended by the launcher (SIGKILL)" "stubborn rank"
+  [ $(($(now_ms) - begin)) -le 2500 ] || fail "stubborn rank: too slow"
+  want_nothing_left "stubborn rank" "${marker}stubborn"
+  # code 4 tells of somebody else's failure: the cause is the other one
+  run -n 2 sh -c 'test $RANK = 0 && exit 4; sleep 0.03; kill -9 $$'
+  want_code 137 "cause and consequence"
 }
 
 killed_rank() {
-    start "${marker}kill" -n 4 sh -c "echo pid \$RANK \$\$; $family"
-    up
-    kill -9 "$(sed -n 's/^\[rank 2\] pid 2 //p' "$folder/out")"
-    finish "kill -9 of a rank" 2000
-    want_code 137 "kill -9 of a rank"
-    want_err "rank 2 (pid" "kill -9 of a rank"
-    want_err "killed by signal 9 (SIGKILL)" "kill -9 of a rank"
-    want_nothing_left "${marker}kill" "kill -9 of a rank"
+  start "${marker}kill" -n 4 sh -c "echo pid \$RANK \$\$; $family"
+  up
+  kill -9 "$(sed -n 's/^\[rank 2\] pid 2 //p' "$work/out")"
+  ends "kill -9 of a rank" 2000
+  want_code 137 "kill -9 of a rank"
+  want_err "rank 2 (pid" "kill -9 of a rank"
+  want_err "killed by signal 9 (SIGKILL)" "kill -9 of a rank"
+  want_nothing_left "kill -9 of a rank" "${marker}kill"
 }
 
 signals() {
-    local name number
-    for pair in INT:130 TERM:143 HUP:129; do
-        name=${pair%:*} number=${pair#*:}
-        start "$marker$name" -n 4 sh -c "$family"
-        up
-        kill -"$name" $job
-        finish "SIG$name" 2000
-        want_code "$number" "SIG$name"
-        want_err "stopped by SIG$name" "SIG$name"
-        want_nothing_left "$marker$name" "SIG$name"
-    done
-    # a rank that wants to save first has the time
-    start "${marker}save" -n 4 bash -c 'trap "sleep 1; echo saved; exit 0" TERM; echo up $RANK; while :; do sleep 0.05; done'
+  local name number
+  for pair in INT:130 TERM:143 HUP:129; do
+    name=${pair%:*} number=${pair#*:}
+    start "$marker$name" -n 4 sh -c "$family"
     up
-    kill -TERM $job
-    finish "saving on SIGTERM" 4000
-    want_code 143 "saving on SIGTERM"
-    [ "$(grep -c saved "$folder/out")" = 4 ] || fail "saving on SIGTERM: want it from every rank"
-    # a second Ctrl-C does not wait
-    start "${marker}twice" -n 4 bash -c 'trap "" INT; echo up $RANK; while :; do sleep 0.05; done'
-    up
-    kill -INT $job
-    sleep 0.2
-    kill -INT $job
-    finish "second Ctrl-C" 1000
-    want_code 130 "second Ctrl-C"
-    want_nothing_left "${marker}twice" "second Ctrl-C"
+    kill -"$name" $job
+    ends "SIG$name" 2000
+    want_code "$number" "SIG$name"
+    want_err "stopped by SIG$name" "SIG$name"
+    want_nothing_left "SIG$name" "$marker$name"
+  done
+  # a rank that wants to save first has the time
+  start "${marker}save" -n 4 bash -c 'trap "sleep 1; echo saved; exit 0" TERM; echo up $RANK; while :; do sleep 0.05; done'
+  up
+  kill -TERM $job
+  ends "saving on SIGTERM" 4000
+  want_code 143 "saving on SIGTERM"
+  [ "$(grep -c saved "$work/out")" = 4 ] || fail "saving on SIGTERM: want it from every rank"
+  # a second Ctrl-C does not wait
+  start "${marker}twice" -n 4 bash -c 'trap "" INT; echo up $RANK; while :; do sleep 0.05; done'
+  up
+  kill -INT $job
+  sleep 0.2
+  kill -INT $job
+  ends "second Ctrl-C" 1000
+  want_code 130 "second Ctrl-C"
+  want_nothing_left "second Ctrl-C" "${marker}twice"
 }
 
 killed_launcher() {
-    start "${marker}launcher" -n 4 sh -c "$family"
-    up
+  start "${marker}launcher" -n 4 sh -c "$family"
+  up
+  kill -9 $job
+  wait $job 2>/dev/null
+  want_nothing_left "kill -9 of the launcher" "${marker}launcher"
+  # ranks that are stopped, and in the middle of starting
+  start "${marker}stopped" -n 4 sh -c 'echo up $RANK; kill -STOP $$; sleep 100'
+  up
+  kill -9 $job
+  wait $job 2>/dev/null
+  want_nothing_left "kill -9 of the launcher of stopped ranks" "${marker}stopped"
+  for delay in 0.001 0.003 0.006 0.010; do
+    start "${marker}early" -n 8 sh -c "$family"
+    sleep $delay
     kill -9 $job
     wait $job 2>/dev/null
-    want_nothing_left "${marker}launcher" "kill -9 of the launcher"
-    # ranks that are stopped, and in the middle of starting
-    start "${marker}stopped" -n 4 sh -c 'echo up $RANK; kill -STOP $$; sleep 100'
-    up
-    kill -9 $job
-    wait $job 2>/dev/null
-    want_nothing_left "${marker}stopped" "kill -9 of the launcher of stopped ranks"
-    for delay in 0.001 0.003 0.006 0.010; do
-        start "${marker}early" -n 8 sh -c "$family"
-        sleep $delay
-        kill -9 $job
-        wait $job 2>/dev/null
-        want_nothing_left "${marker}early" "kill -9 of the launcher after $delay s"
-    done
+    want_nothing_left "kill -9 of the launcher after $delay s" "${marker}early"
+  done
 }
 
 two_jobs() {
-    timeout 20 "$lockstep" run -n 2 sh -c 'sleep 0.5; echo first $MASTER_PORT' >"$folder/a" &
-    local first=$!
-    timeout 20 "$lockstep" run -n 2 sh -c 'exit 5' >/dev/null 2>&1
-    [ $? = 5 ] || fail "two jobs: the second fails on its own"
-    wait $first || fail "two jobs: the first was disturbed"
-    [ "$(grep -c first "$folder/a")" = 2 ] || fail "two jobs: output of the first"
+  timeout 20 "$lockstep" run -n 2 sh -c 'sleep 0.5; echo first $MASTER_PORT' >"$work/a" &
+  local first=$!
+  timeout 20 "$lockstep" run -n 2 sh -c 'exit 5' >/dev/null 2>&1
+  [ $? = 5 ] || fail "two jobs: the second fails on its own"
+  wait $first || fail "two jobs: the first was disturbed"
+  [ "$(grep -c first "$work/a")" = 2 ] || fail "two jobs: output of the first"
 }
 
 # A job that cannot start in full does not start in part.
 too_few_files() {
-    (ulimit -n 60 && timeout -k 5 20 "$lockstep" run -n 100 sleep 100 "${marker}files") >"$folder/out" 2>"$folder/err"
-    code=$?
-    want_code 1 "too few descriptors"
-    want_err "of 100: too many open files; ulimit -n" "too few descriptors"
-    want_nothing_left "${marker}files" "too few descriptors"
+  (ulimit -n 60 && timeout -k 5 20 "$lockstep" run -n 100 sleep 100 "${marker}files") >"$work/out" 2>"$work/err"
+  code=$?
+  want_code 1 "too few descriptors"
+  want_err "of 100: too many open files; ulimit -n" "too few descriptors"
+  want_nothing_left "too few descriptors" "${marker}files"
 }
 
 leftovers() {
-    local begin
-    begin=$(now_ms)
-    run -n 2 sh -c 'sleep 100 & exit 0' "${marker}child"
-    want_code 0 "a rank that leaves a child"
-    [ $(($(now_ms) - begin)) -le 2000 ] || fail "a rank that leaves a child: too slow"
-    want_nothing_left "${marker}child" "a rank that leaves a child"
-    run -n 2 bash -c 'echo through > >(sleep 0.1; cat)'
-    [ "$(grep -c through "$folder/out")" = 2 ] || fail "last words of a rank's children are lost"
+  local begin
+  begin=$(now_ms)
+  run -n 2 sh -c 'sleep 100 & exit 0' "${marker}child"
+  want_code 0 "a rank that leaves a child"
+  [ $(($(now_ms) - begin)) -le 2000 ] || fail "a rank that leaves a child: too slow"
+  want_nothing_left "a rank that leaves a child" "${marker}child"
+  run -n 2 bash -c 'echo through > >(sleep 0.1; cat)'
+  [ "$(grep -c through "$work/out")" = 2 ] || fail "last words of a rank's children are lost"
 }
 
 for test in exit_codes wrong_usage environment output closed_stdout first_failure killed_rank signals \
-    killed_launcher two_jobs too_few_files leftovers; do
-    [ $# -lt 2 ] || [ "$2" = $test ] || continue
-    begin=$(now_ms)
-    before=$failures
-    $test
-    echo "$test: $([ $before = $failures ] && echo ok || echo FAILED) ($(($(now_ms) - begin)) ms)"
+  killed_launcher two_jobs too_few_files leftovers; do
+  [ $# -lt 2 ] || [ "$2" = $test ] || continue
+  begin=$(now_ms)
+  before=$failures
+  $test
+  echo "$test: $([ "$before" = "$failures" ] && echo ok || echo FAILED) ($(($(now_ms) - begin)) ms)"
 done
-[ $failures = 0 ]
+finish

@@ -6,9 +6,9 @@
 fashion "$work/data" 400 100
 text "$work/text"
 cnn=(--model cnn --data "idx:$work/data" --optimizer sgd --momentum 0.9 --lr 0.05 --batch-size 16)
-gpt=(--model gpt:layers=2,heads=2,width=32,context=32,dropout=0.1 --data "text:$work/text"
+gpt=(--model "gpt:layers=2,heads=2,width=32,context=32,dropout=0.1" --data "text:$work/text"
   --optimizer adamw --lr 1e-3 --batch-size 8 --clip 1 --weight-decay 0.1 --schedule cosine --warmup 5)
-mlp=(--model mlp:784,32,10 --data "idx:$work/data" --optimizer adam --batch-size 24)
+mlp=(--model "mlp:784,32,10" --data "idx:$work/data" --optimizer adam --batch-size 24)
 
 # by_hand OUT RANKS ARGS...: ranks as separate processes that meet over tcp
 by_hand() {
@@ -31,23 +31,25 @@ compare() {
   shift 4
   local ranks transport hash
   for ranks in $ranks_list; do
-    for transport in shm tcp hand; do
-      [ "$ranks$transport" != 1tcp ] && [ "$ranks$transport" != 1hand ] || continue
+    for transport in "${transports[@]}"; do
+      if [ "$ranks" = 1 ] && [ "$transport" != shm ]; then continue; fi
       local out=$work/$name-$ranks-$transport
-      if [ $transport = hand ]; then
+      if [ "$transport" = hand ]; then
         by_hand "$out" "$ranks" "$@" --steps "$steps" --shards "$shards"
       else
         "$lockstep" train "$@" --steps "$steps" --shards "$shards" --ranks "$ranks" \
-          --transport $transport --out "$out" >"$out.log" 2>&1 || { fail "$name $ranks $transport"; cat "$out.log"; }
+          --transport "$transport" --out "$out" >"$out.log" 2>&1 || { fail "$name $ranks $transport"; cat "$out.log"; }
       fi
       hash=$(hash_of "$out")
       : "${want:=$hash}"
-      [ -n "$hash" ] && [ "$hash" = "$want" ] || fail "$name: $ranks ranks over $transport: $hash, want $want"
+      [[ -n $hash && $hash = "$want" ]] || fail "$name: $ranks ranks over $transport: $hash, want $want"
       echo "$name: $shards shards, $ranks ranks over $transport: $hash"
     done
   done
 }
 
+transports=(shm)
+if has_tcp; then transports+=(tcp hand); else echo "tcp is not built in: not compared"; fi
 compare cnn 12 4 "1 2 4" "${cnn[@]}"
 compare gpt 20 4 "1 2 4" "${gpt[@]}"
 compare cnn-inline 6 4 "1 2" "${cnn[@]}" --progress inline
@@ -58,6 +60,6 @@ fashion "$work/odd" 401 10
 compare empty 10 4 "1 2 4" --model mlp:784,16,10 --data "idx:$work/odd" --batch-size 100 --lr 0.01
 # metrics are equal as well: the losses of every step
 cut -d, -f1-3 "$work/gpt-1-shm/metrics.jsonl" >"$work/one"
-cut -d, -f1-3 "$work/gpt-4-hand/metrics.jsonl" >"$work/four"
+cut -d, -f1-3 "$work/gpt-4-${transports[-1]}/metrics.jsonl" >"$work/four"
 cmp "$work/one" "$work/four" || fail "losses in metrics.jsonl differ between 1 and 4 ranks"
 finish

@@ -24,7 +24,7 @@ expect() {
 }
 
 cnn=(--model cnn --data "idx:$work/data" --steps 1 --batch-size 8)
-gpt=(--model gpt:layers=1,heads=1,width=8,context=8 --steps 1 --batch-size 4)
+gpt=(--model "gpt:layers=1,heads=1,width=8,context=8" --steps 1 --batch-size 4)
 
 expect 3 "/nowhere" --model cnn --data idx:/nowhere
 expect 3 "$work/none" "${gpt[@]}" --data "text:$work/none"
@@ -47,6 +47,7 @@ expect 2 'lr' "${cnn[@]}" --lr fast
 expect 2 'batch-size' "${cnn[@]}" --batch-size 0
 expect 2 'nesterov' "${cnn[@]}" --optimizer sgd --nesterov
 expect 2 'surplus' "${cnn[@]}" surplus
+LOCKSTEP_TRANSPORT=pigeon expect 2 'LOCKSTEP_TRANSPORT.*pigeon' "${cnn[@]}"
 
 # break_copy NAME: a fresh copy of the data to damage
 break_copy() {
@@ -66,12 +67,12 @@ break_copy && printf '\12' | dd of="$labels" seek=20 bs=1 conv=notrunc status=no
 break_copy && rm "$labels" && expect 3 "$labels" "${broken[@]}"
 break_copy && gzip "$images" && truncate -s 2000 "$images.gz" && expect 3 "$images.gz" "${broken[@]}"
 
-# batch smaller than ranks
-"$lockstep" train "${cnn[@]}" --ranks 4 --batch-size 2 2>"$work/stderr"
-[ $? = 2 ] && grep -q 'smaller than --ranks 4' "$work/stderr" || fail "batch smaller than ranks"
-# shards fewer than ranks
-"$lockstep" train "${cnn[@]}" --ranks 4 --shards 2 2>"$work/stderr"
-[ $? = 2 ] && grep -q 'smaller than --ranks 4' "$work/stderr" || fail "shards fewer than ranks"
+# four ranks and too little for each
+for option in --batch-size --shards; do
+  "$lockstep" train "${cnn[@]}" --ranks 4 $option 2 2>"$work/stderr"
+  [ $? = 2 ] || fail "$option 2 with 4 ranks: want exit 2"
+  grep -q -- "$option 2 is smaller than --ranks 4" "$work/stderr" || fail "$option 2 with 4 ranks: not named"
+done
 
 # --out: no folder, and a finished run is not replaced by accident
 expect_out() {
@@ -92,6 +93,12 @@ before=$(hash_of "$work/done")
 expect_out 2 'overwrite' "$work/done"
 [ "$(hash_of "$work/done")" = "$before" ] || fail "a refused run changed the folder"
 "$lockstep" train "${cnn[@]}" --out "$work/done" --overwrite >/dev/null 2>&1 || fail "--overwrite"
+
+# the environment's transport is taken where --transport is not given
+if has_tcp; then
+  LOCKSTEP_TRANSPORT=tcp "$lockstep" train "${cnn[@]}" --ranks 2 --out "$work/tcp" >/dev/null 2>&1 || fail "LOCKSTEP_TRANSPORT=tcp"
+  grep -q '"transport":"tcp"' "$work/tcp/summary.json" || fail "LOCKSTEP_TRANSPORT=tcp was not heard"
+fi
 
 # A full disk: named, non-zero, nothing called complete, the older file of that name is kept
 mkdir "$work/full"
