@@ -106,12 +106,53 @@ static void test_dtype(void **state) {
     assert_non_null(strstr(ls_error_text(), "BF16"));
 }
 
+struct linear_case {
+    size_t rows, in, out;
+};
+
+/* Both sides of what decides between a convolution and gemm: rows, multiples of 8. */
+static const struct linear_case LINEAR_CASES[] = {
+    {1, 1, 1},     {5, 3, 7},     {31, 8, 16},   {32, 8, 8},      {33, 16, 24},
+    {64, 40, 104}, {64, 40, 105}, {64, 39, 104}, {257, 200, 328}, {300, 784, 136},
+};
+
+/* Tolerance: one sum of up to 784 products, rounded after each. */
+static void check_linear(fixture *f, struct linear_case c, bool out_first, bool bias,
+                         bool accumulate) {
+    size_t count = c.rows * c.out;
+    float *x = uniform(f, c.rows * c.in, -1, 1), *w = uniform(f, c.in * c.out, -1, 1);
+    float *b = bias ? uniform(f, c.out, -1, 1) : NULL, *start = destination(f, count, accumulate);
+    double *want = reference(f, start, count, accumulate);
+    for (size_t i = 0; i < c.rows; i++)
+        for (size_t j = 0; j < c.out; j++) {
+            want[i * c.out + j] += b ? (double)b[j] : 0;
+            for (size_t k = 0; k < c.in; k++)
+                want[i * c.out + j] += (double)x[i * c.in + k] *
+                                       (double)(out_first ? w[j * c.in + k] : w[k * c.out + j]);
+        }
+    for (int i = 0; i < 2; i++) {
+        ls_device *device = i ? f->two : f->one;
+        float *got = copy_of(f, start, count), *again = copy_of(f, start, count);
+        assert_int_equal(device->table->linear(device, LS_F32, c.rows, c.in, c.out, x, w, out_first,
+                                               b, got, accumulate),
+                         LS_OK);
+        expect_close(got, want, count, 5e-5, "linear");
+        device->table->linear(device, LS_F32, c.rows, c.in, c.out, x, w, out_first, b, again,
+                              accumulate);
+        expect_equal_bits(got, again, count * sizeof *got, "linear, second run");
+    }
+}
+
+static void test_linear(void **state) {
+    for (size_t i = 0; i < sizeof LINEAR_CASES / sizeof *LINEAR_CASES; i++)
+        for (int flags = 0; flags < 8; flags++)
+            check_linear(*state, LINEAR_CASES[i], flags & 1, flags & 2, flags & 4);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_device_life),
-        kernel_test(test_memory),
-        kernel_test(test_gemm),
-        kernel_test(test_dtype),
+        cmocka_unit_test(test_device_life), kernel_test(test_memory), kernel_test(test_gemm),
+        kernel_test(test_linear),           kernel_test(test_dtype),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -34,9 +34,8 @@ static ls_status linear_backward(ls_step *step, ls__node *node) {
 
     LS_TRY(ls__tape_gradient(step, x, &to, &add));
     if (to)
-        LS_TRY(table->gemm(step->device, x->dtype, false, l->in_first, l->rows, l->in, l->out, 1.0F,
-                           dy, l->out, weight->data, l->in_first ? l->out : l->in,
-                           add ? 1.0F : 0.0F, to, l->in));
+        LS_TRY(table->linear(step->device, x->dtype, l->rows, l->out, l->in, dy, weight->data,
+                             l->in_first, NULL, to, add));
     return LS_OK;
 }
 
@@ -81,14 +80,8 @@ static ls_tensor *linear(ls_step *step, const char *name, ls_tensor *x, ls_tenso
     ls_tensor *y = ls_tensor_new(step, x->dtype, shape, x->dims);
     if (!y)
         return NULL;
-    ls_status status = LS_OK;
-    if (bias)
-        status =
-            table->repeat(step->device, x->dtype, 1, rows, out, 1.0F, bias->data, y->data, false);
-    if (status == LS_OK)
-        status =
-            table->gemm(step->device, x->dtype, false, !in_first, rows, out, in, 1.0F, x->data, in,
-                        weight->data, in_first ? out : in, bias ? 1.0F : 0.0F, y->data, out);
+    ls_status status = table->linear(step->device, x->dtype, rows, in, out, x->data, weight->data,
+                                     !in_first, bias ? bias->data : NULL, y->data, false);
     if (status != LS_OK)
         return ls__step_fail(step, status);
 

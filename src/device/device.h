@@ -75,6 +75,11 @@ typedef struct ls__device_table {
     ls_status (*gemm)(ls_device *device, ls_dtype dtype, bool ta, bool tb, size_t m, size_t n,
                       size_t k, float alpha, const void *a, size_t lda, const void *b, size_t ldb,
                       float beta, void *c, size_t ldc);
+    /* y (rows, out) (+)= x (rows, in) W + bias. w is W (in, out), or its transpose (out, in) where
+     * out_first. bias (out) may be NULL. */
+    ls_status (*linear)(ls_device *device, ls_dtype dtype, size_t rows, size_t in, size_t out,
+                        const void *x, const void *w, bool out_first, const void *bias, void *y,
+                        bool accumulate);
 
     /* --- images; bias and dbias may be NULL --- */
     ls_status (*conv2d_forward)(ls_device *device, ls_dtype dtype, const ls__conv2d *shape,

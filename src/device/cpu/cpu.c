@@ -107,6 +107,7 @@ static const ls__device_table CPU_TABLE = {
     .zero = cpu_zero,
     .copy = cpu_copy,
     .gemm = ls__cpu_gemm,
+    .linear = ls__cpu_linear,
     .conv2d_forward = ls__cpu_conv2d_forward,
     .conv2d_backward_data = ls__cpu_conv2d_backward_data,
     .conv2d_backward_weights = ls__cpu_conv2d_backward_weights,

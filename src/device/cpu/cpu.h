@@ -67,6 +67,9 @@ LS_INLINE size_t ls__min_size(size_t a, size_t b) {
 ls_status ls__cpu_gemm(ls_device *device, ls_dtype dtype, bool ta, bool tb, size_t m, size_t n,
                        size_t k, float alpha, const void *a, size_t lda, const void *b, size_t ldb,
                        float beta, void *c, size_t ldc);
+ls_status ls__cpu_linear(ls_device *device, ls_dtype dtype, size_t rows, size_t in, size_t out,
+                         const void *x, const void *w, bool out_first, const void *bias, void *y,
+                         bool accumulate);
 
 ls_status ls__cpu_conv2d_forward(ls_device *device, ls_dtype dtype, const ls__conv2d *shape,
                                  const void *x, const void *w, const void *bias, void *y);

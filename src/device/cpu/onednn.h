@@ -33,6 +33,8 @@ typedef enum ls__plan_kind {
     LS__PLAN_CONV_FORWARD,
     LS__PLAN_CONV_BACKWARD_DATA,
     LS__PLAN_CONV_BACKWARD_WEIGHTS,
+    LS__PLAN_LINEAR_IN_OUT, /* conv: batch rows, in_channels, out_channels; the rest zero */
+    LS__PLAN_LINEAR_OUT_IN,
 } ls__plan_kind;
 
 /* What a plan is made for. Compared as bytes: set all of it to zero first. */

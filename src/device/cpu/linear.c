@@ -1,0 +1,117 @@
+/* y = x W + b for a layer's weights, which are either (in, out) or (out, in).
+ *
+ * With AVX2, oneDNN's 1x1 convolution over (1, in, rows, 1) in channels-last layout is the same
+ * product. It wants the weights in blocks of 8 x 8, which one reorder a call gives it, but takes x
+ * and y as they lie, adds the bias on the way, and needs no packing of x. Measured on one core of
+ * an EPYC 7003, reorder included, in GFLOP/s against sgemm: 256 rows, 768 -> 3072: 74 against 44;
+ * 64 rows, 1024 -> 1024: 61 against 43; 2048 rows, 384 -> 1152: 2 % more, and the pass for the bias
+ * saved. Where AVX-512 is there sgemm stays, as nothing else was measured. */
+#include <string.h>
+
+#include "device/cpu/cpu.h"
+#include "device/cpu/onednn.h"
+
+/* The blocked weights stay in the scratch memory: there they must not outgrow everything else. */
+enum { FEWEST_ROWS = 32, CHANNEL_BLOCK = 8, MOST_WEIGHTS = 16 << 20 };
+
+static bool fits_convolution(size_t rows, size_t in, size_t out, bool accumulate) {
+    return !accumulate && rows >= FEWEST_ROWS && in % CHANNEL_BLOCK == 0 &&
+           out % CHANNEL_BLOCK == 0 && out <= MOST_WEIGHTS / in &&
+           dnnl_get_effective_cpu_isa() == dnnl_cpu_isa_avx2;
+}
+
+/* Layouts of the convolution: x (1, in, rows, 1), w (out, in, 1, 1), y (1, out, rows, 1). */
+typedef struct layouts {
+    dnnl_memory_desc_t x, w, any_w, bias, y;
+} layouts;
+
+static dnnl_status_t init_layouts(layouts *l, const ls__plan_key *key) {
+    const dnnl_dim_t rows = (dnnl_dim_t)key->conv.batch, in = (dnnl_dim_t)key->conv.in_channels,
+                     out = (dnnl_dim_t)key->conv.out_channels;
+    const dnnl_dims_t x = {1, in, rows, 1}, w = {out, in, 1, 1}, y = {1, out, rows, 1}, b = {out};
+    const dnnl_dims_t in_out = {1, out, in * out, in * out}, out_in = {in, 1, in * out, in * out};
+    bool out_first = key->kind == LS__PLAN_LINEAR_OUT_IN;
+    dnnl_status_t result = dnnl_memory_desc_init_by_tag(&l->x, 4, x, dnnl_f32, dnnl_nhwc);
+    if (result == dnnl_success)
+        result =
+            dnnl_memory_desc_init_by_strides(&l->w, 4, w, dnnl_f32, out_first ? out_in : in_out);
+    if (result == dnnl_success)
+        result = dnnl_memory_desc_init_by_tag(&l->any_w, 4, w, dnnl_f32, dnnl_format_tag_any);
+    if (result == dnnl_success)
+        result = dnnl_memory_desc_init_by_tag(&l->bias, 1, b, dnnl_f32, dnnl_a);
+    if (result == dnnl_success)
+        result = dnnl_memory_desc_init_by_tag(&l->y, 4, y, dnnl_f32, dnnl_nhwc);
+    return result;
+}
+
+static ls_status build(ls_device *device, ls__plan *plan) {
+    layouts l;
+    const dnnl_dims_t stride = {1, 1}, padding = {0, 0};
+    dnnl_convolution_desc_t op;
+    dnnl_primitive_desc_t description = NULL;
+    ls_status status;
+    dnnl_status_t result = init_layouts(&l, &plan->key);
+    if (result == dnnl_success)
+        result = dnnl_convolution_forward_desc_init(
+            &op, dnnl_forward_training, dnnl_convolution_direct, &l.x, &l.any_w,
+            plan->key.bias ? &l.bias : NULL, &l.y, stride, padding, padding);
+    LS_TRY(ls__onednn_check(result, "linear"));
+    LS_TRY_OUT(ls__plan_set_primitive(device, plan, &op, NULL, &description));
+    LS_TRY_OUT(ls__plan_add(device, plan, DNNL_ARG_SRC, LS__PLAN_READ, &l.x, &l.x));
+    LS_TRY_OUT(ls__plan_add(device, plan, DNNL_ARG_WEIGHTS, LS__PLAN_READ, &l.w,
+                            dnnl_primitive_desc_query_md(description, dnnl_query_weights_md, 0)));
+    LS_TRY_OUT(ls__plan_add(device, plan, DNNL_ARG_DST, LS__PLAN_WRITE, &l.y, &l.y));
+    if (plan->key.bias)
+        LS_TRY_OUT(ls__plan_add(device, plan, DNNL_ARG_BIAS, LS__PLAN_READ, &l.bias, &l.bias));
+out:
+    if (description)
+        dnnl_primitive_desc_destroy(description);
+    return status;
+}
+
+static ls_status find_or_build(ls_device *device, const ls__plan_key *key, ls__plan **plan) {
+    *plan = ls__plan_find(device, key);
+    if (*plan)
+        return LS_OK;
+    LS_TRY(ls__plan_new(plan, key));
+    ls_status status = build(device, *plan);
+    if (status != LS_OK) {
+        ls__plan_destroy(*plan);
+        return status;
+    }
+    ls__plan_keep(device, *plan);
+    return LS_OK;
+}
+
+static ls_status as_convolution(ls_device *device, size_t rows, size_t in, size_t out,
+                                const void *x, const void *w, bool out_first, const void *bias,
+                                void *y) {
+    ls__plan_key key;
+    ls__plan *plan;
+    memset(&key, 0, sizeof key);
+    key.kind = out_first ? LS__PLAN_LINEAR_OUT_IN : LS__PLAN_LINEAR_IN_OUT;
+    key.bias = bias != NULL;
+    key.conv.batch = rows;
+    key.conv.in_channels = in;
+    key.conv.out_channels = out;
+    /* oneDNN's interface takes what it only reads as void * too. */
+    void *tensors[] = {(void *)x, (void *)w, y, (void *)bias};
+    int before = ls__onednn_enter(device);
+    ls_status status = find_or_build(device, &key, &plan);
+    if (status == LS_OK)
+        status = ls__plan_run(device, plan, tensors, "linear");
+    ls__onednn_leave(device, before);
+    return status;
+}
+
+ls_status ls__cpu_linear(ls_device *device, ls_dtype dtype, size_t rows, size_t in, size_t out,
+                         const void *x, const void *w, bool out_first, const void *bias, void *y,
+                         bool accumulate) {
+    LS_TRY(ls__cpu_require_f32(dtype, "linear"));
+    if (fits_convolution(rows, in, out, accumulate))
+        return as_convolution(device, rows, in, out, x, w, out_first, bias, y);
+    if (bias)
+        LS_TRY(ls__cpu_repeat(device, dtype, 1, rows, out, 1.0F, bias, y, accumulate));
+    return ls__cpu_gemm(device, dtype, false, out_first, rows, out, in, 1.0F, x, in, w,
+                        out_first ? in : out, bias || accumulate ? 1.0F : 0.0F, y, out);
+}
