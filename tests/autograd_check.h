@@ -176,7 +176,7 @@ static inline ls_tensor *check_build(const struct check_run *r, ls_step *step, l
         char text[LS__SHAPE_TEXT];
         fail_msg("%s: the result is %s", c->name, ls__tensor_text(y, text));
     }
-    check_near(c->name, "y", y->data, r->y, r->out_count);
+    check_near(c->name, "y", ls_tensor_data(y), r->y, r->out_count);
     ls_tensor *w = ls_tensor_wrap(step, r->w, LS_F32, c->out.shape, c->out.dims);
     ls_tensor *loss = ls_sum(step, ls_mul(step, y, w));
     check_status(ls_step_status(step));
@@ -216,7 +216,7 @@ static inline void check_tensors(const struct check_run *r, unsigned wanted, siz
         if (wanted >> i & 1) {
             assert_non_null(grad);
             assert_true(ls__tensor_same_shape(grad, in[i]));
-            check_gradient(r, i, grad->data, (double)uses);
+            check_gradient(r, i, ls_tensor_data(grad), (double)uses);
         } else {
             assert_null(grad);
         }

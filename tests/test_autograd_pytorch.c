@@ -210,7 +210,7 @@ static void compare_gradients(struct fixture *f, const char *name, ls_tensor *y,
     for (int i = 0; i < INPUTS && in[i]; i++) {
         ls_tensor *grad = ls_tensor_grad(in[i]);
         assert_non_null(grad);
-        compare(f, name, "grad", i, grad->data, grad->count);
+        compare(f, name, "grad", i, ls_tensor_data(grad), grad->count);
     }
 }
 
@@ -242,7 +242,7 @@ static void test_operations(void **state) {
         ls_tensor *y = o->build(f->step, in, load(f, o->name, "ints", -1));
         check_status(ls_step_status(f->step));
         assert_shape(f, o->name, y);
-        compare(f, o->name, "y", -1, y->data, y->count);
+        compare(f, o->name, "y", -1, ls_tensor_data(y), y->count);
         compare_gradients(f, o->name, y, in);
     }
 }
@@ -262,7 +262,7 @@ static void test_batch_norm(void **state) {
         ls_batch_norm_state given = {.batch_mean = mean, .batch_var = variance};
         ls_tensor *y = ls_batch_norm(f->step, in[0], in[1], in[2], given, 1e-5F);
         check_status(ls_step_status(f->step));
-        compare(f, name, "y", -1, y->data, y->count);
+        compare(f, name, "y", -1, ls_tensor_data(y), y->count);
         compare_gradients(f, name, y, in);
         for (size_t i = 0; i < channels; i++) {
             mean[i] /= (float)in[0]->shape[0];
@@ -276,7 +276,7 @@ static void test_batch_norm(void **state) {
         begin(f, false, name, in);
         y = ls_batch_norm(f->step, in[0], in[1], in[2], given, 1e-5F);
         check_status(ls_step_status(f->step));
-        compare(f, name, "y", -1, y->data, y->count);
+        compare(f, name, "y", -1, ls_tensor_data(y), y->count);
     }
 }
 

@@ -7,11 +7,12 @@
 static const double TOLERANCE = 2e-5;
 
 static const ls__conv2d CONVS[] = {
-    /* batch, in_channels, in_h, in_w, out_channels, kernel_h, kernel_w, out_h, out_w, stride, pad */
-    {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0},       {2, 1, 28, 28, 32, 3, 3, 26, 26, 1, 0},
-    {2, 32, 13, 11, 64, 3, 3, 11, 9, 1, 0},  {3, 5, 9, 7, 6, 3, 2, 5, 4, 2, 1},
-    {2, 8, 8, 8, 16, 1, 1, 4, 4, 2, 0},      {1, 3, 10, 10, 7, 5, 5, 10, 10, 1, 2},
-    {3, 16, 12, 12, 16, 3, 3, 12, 12, 1, 1}, {1, 2, 7, 8, 3, 3, 3, 3, 3, 2, 0},
+    /* batch, in_channels, in_h, in_w, out_channels, kernel_h, kernel_w, out_h, out_w, stride, pad, relu */
+    {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, false},       {2, 1, 28, 28, 32, 3, 3, 26, 26, 1, 0, false},
+    {2, 32, 13, 11, 64, 3, 3, 11, 9, 1, 0, false},  {3, 5, 9, 7, 6, 3, 2, 5, 4, 2, 1, false},
+    {2, 8, 8, 8, 16, 1, 1, 4, 4, 2, 0, false},      {1, 3, 10, 10, 7, 5, 5, 10, 10, 1, 2, false},
+    {3, 16, 12, 12, 16, 3, 3, 12, 12, 1, 1, false}, {1, 2, 7, 8, 3, 3, 3, 3, 3, 2, 0, false},
+    {2, 7, 40, 40, 19, 3, 3, 40, 40, 1, 1, false},  {2, 3, 5, 6, 9, 5, 5, 7, 8, 1, 3, false},
 };
 enum { CONV_COUNT = sizeof CONVS / sizeof *CONVS };
 
@@ -71,83 +72,133 @@ static void weights_term(void *context, size_t x, size_t w, size_t y) {
     o->dw[w] += (double)o->dy[y] * (double)o->x[x];
 }
 
-static void check_forward(fixture *f, ls_device *device, const ls__conv2d *s, bool bias) {
+/* Each of `batch` matrices (rows, columns) transposed: from channels first to last and back. */
+static float *swapped(fixture *f, const float *values, size_t batch, size_t rows, size_t columns) {
+    float *to = array(f, batch * rows * columns * sizeof *to);
+    for (size_t i = 0; i < batch * rows * columns; i++) {
+        size_t image = i / (rows * columns), row = i / columns % rows, column = i % columns;
+        to[(image * columns + column) * rows + row] = values[i];
+    }
+    return to;
+}
+
+static float *x_last(fixture *f, const ls__conv2d *s, const float *x) {
+    return swapped(f, x, s->batch, s->in_channels, s->in_h * s->in_w);
+}
+static float *x_first(fixture *f, const ls__conv2d *s, const float *x) {
+    return swapped(f, x, s->batch, s->in_h * s->in_w, s->in_channels);
+}
+static float *y_last(fixture *f, const ls__conv2d *s, const float *y) {
+    return swapped(f, y, s->batch, s->out_channels, s->out_h * s->out_w);
+}
+static float *y_first(fixture *f, const ls__conv2d *s, const float *y) {
+    return swapped(f, y, s->batch, s->out_h * s->out_w, s->out_channels);
+}
+
+static void check_forward(fixture *f, ls_device *device, const ls__conv2d *shape, bool bias,
+                          bool relu) {
+    ls__conv2d with = *shape, *s = &with;
+    with.relu = relu;
     sizes n = sizes_of(s);
     float *b = uniform(f, s->out_channels, -1, 1);
     operands o = {.x = uniform(f, n.x, -1, 1), .w = uniform(f, n.w, -1, 1)};
+    const float *x = x_last(f, s, o.x);
     o.y = reference(f, NULL, n.y, false);
     for (size_t y = 0; y < n.y && bias; y++)
         o.y[y] = (double)b[y / (s->out_h * s->out_w) % s->out_channels];
     conv_terms(s, forward_term, &o);
+    for (size_t y = 0; y < n.y && relu; y++)
+        o.y[y] = fmax(o.y[y], 0);
     float *got = destination(f, n.y, false), *again = destination(f, n.y, false);
-    assert_int_equal(
-        device->table->conv2d_forward(device, LS_F32, s, o.x, o.w, bias ? b : NULL, got), LS_OK);
-    expect_close(got, o.y, n.y, TOLERANCE, "conv2d");
-    device->table->conv2d_forward(device, LS_F32, s, o.x, o.w, bias ? b : NULL, again);
+    assert_int_equal(device->table->conv2d_forward(device, LS_F32, s, x, o.w, bias ? b : NULL, got),
+                     LS_OK);
+    expect_close(y_first(f, s, got), o.y, n.y, TOLERANCE, "conv2d");
+    device->table->conv2d_forward(device, LS_F32, s, x, o.w, bias ? b : NULL, again);
     expect_equal_bits(got, again, n.y * sizeof *got, "conv2d, second run");
 }
 
 static void test_conv2d_forward(void **state) {
     fixture *f = *state;
     for (size_t i = 0; i < CONV_COUNT; i++) {
-        check_forward(f, f->one, &CONVS[i], true);
-        check_forward(f, f->two, &CONVS[i], false);
+        check_forward(f, f->one, &CONVS[i], true, false);
+        check_forward(f, f->one, &CONVS[i], true, true);
+        check_forward(f, f->two, &CONVS[i], false, false);
+        check_forward(f, f->two, &CONVS[i], false, true);
     }
 }
 
-static void check_backward_data(fixture *f, ls_device *device, const ls__conv2d *s,
-                                bool accumulate) {
+/* Which gradients are asked for, and which of them are added to what is there. */
+typedef struct wanted {
+    bool dx, dw, db, add_dx, add_dw, add_db;
+} wanted;
+
+static void check_backward(fixture *f, ls_device *device, const ls__conv2d *shape, bool relu,
+                           wanted q) {
+    ls__conv2d with = *shape, *s = &with;
+    with.relu = relu;
     sizes n = sizes_of(s);
-    float *got = destination(f, n.x, accumulate), *again = copy_of(f, got, n.x);
-    operands o = {.dy = uniform(f, n.y, -1, 1), .w = uniform(f, n.w, -1, 1)};
-    o.dx = reference(f, got, n.x, accumulate);
+    operands o = {.x = uniform(f, n.x, -1, 1), .w = uniform(f, n.w, -1, 1)};
+    float *y = uniform(f, n.y, -1, 1), *dy = uniform(f, n.y, -1, 1), *behind = copy_of(f, dy, n.y);
+    for (size_t i = 0; i < n.y && relu; i++) /* y need not be the convolution's: its sign counts */
+        behind[i] = y[i] > 0 ? dy[i] : 0;
+    o.dy = behind;
+    float *dx0 = destination(f, n.x, q.add_dx), *dw0 = destination(f, n.w, q.add_dw);
+    float *db0 = destination(f, s->out_channels, q.add_db);
+    o.dx = reference(f, dx0, n.x, q.add_dx);
+    o.dw = reference(f, dw0, n.w, q.add_dw);
+    double *db = reference(f, db0, s->out_channels, q.add_db);
     conv_terms(s, data_term, &o);
-    assert_int_equal(
-        device->table->conv2d_backward_data(device, LS_F32, s, o.dy, o.w, got, accumulate), LS_OK);
-    expect_close(got, o.dx, n.x, TOLERANCE, "conv2d backward data");
-    device->table->conv2d_backward_data(device, LS_F32, s, o.dy, o.w, again, accumulate);
-    expect_equal_bits(got, again, n.x * sizeof *got, "conv2d backward data, second run");
-}
-
-static void test_conv2d_backward_data(void **state) {
-    fixture *f = *state;
-    for (size_t i = 0; i < CONV_COUNT; i++) {
-        check_backward_data(f, f->one, &CONVS[i], false);
-        check_backward_data(f, f->two, &CONVS[i], true);
-    }
-}
-
-static void check_backward_weights(fixture *f, ls_device *device, const ls__conv2d *s, bool bias,
-                                   bool accumulate_dw, bool accumulate_dbias) {
-    sizes n = sizes_of(s);
-    float *dw = destination(f, n.w, accumulate_dw), *again = copy_of(f, dw, n.w);
-    float *db = destination(f, s->out_channels, accumulate_dbias);
-    float *db_again = copy_of(f, db, s->out_channels);
-    operands o = {.x = uniform(f, n.x, -1, 1), .dy = uniform(f, n.y, -1, 1)};
-    o.dw = reference(f, dw, n.w, accumulate_dw);
-    double *want_db = reference(f, db, s->out_channels, accumulate_dbias);
-    for (size_t y = 0; y < n.y; y++)
-        want_db[y / (s->out_h * s->out_w) % s->out_channels] += (double)o.dy[y];
     conv_terms(s, weights_term, &o);
-    assert_int_equal(device->table->conv2d_backward_weights(device, LS_F32, s, o.x, o.dy, dw,
-                                                            accumulate_dw, bias ? db : NULL,
-                                                            accumulate_dbias),
-                     LS_OK);
-    expect_close(dw, o.dw, n.w, TOLERANCE, "conv2d backward weights");
-    if (bias)
-        expect_close(db, want_db, s->out_channels, TOLERANCE, "conv2d backward bias");
-    device->table->conv2d_backward_weights(device, LS_F32, s, o.x, o.dy, again, accumulate_dw,
-                                           bias ? db_again : NULL, accumulate_dbias);
-    expect_equal_bits(dw, again, n.w * sizeof *dw, "conv2d backward weights, second run");
+    for (size_t i = 0; i < n.y; i++)
+        db[i / (s->out_h * s->out_w) % s->out_channels] += (double)behind[i];
+    const float *x = x_last(f, s, o.x);
+    y = y_last(f, s, y);
+    dy = y_last(f, s, dy);
+    float *got_x[2], *got_w[2], *got_b[2];
+    for (int i = 0; i < 2; i++) {
+        got_x[i] = x_last(f, s, dx0);
+        got_w[i] = copy_of(f, dw0, n.w);
+        got_b[i] = copy_of(f, db0, s->out_channels);
+        assert_int_equal(device->table->conv2d_backward(
+                             device, LS_F32, s, x, o.w, y, dy, q.dx ? got_x[i] : NULL, q.add_dx,
+                             q.dw ? got_w[i] : NULL, q.add_dw, q.db ? got_b[i] : NULL, q.add_db),
+                         LS_OK);
+    }
+    if (q.dx)
+        expect_close(x_first(f, s, got_x[0]), o.dx, n.x, TOLERANCE, "conv2d backward data");
+    if (q.dw)
+        expect_close(got_w[0], o.dw, n.w, TOLERANCE, "conv2d backward weights");
+    if (q.db)
+        expect_close(got_b[0], db, s->out_channels, TOLERANCE, "conv2d backward bias");
+    expect_equal_bits(got_x[0], got_x[1], n.x * sizeof(float), "conv2d dx, second run");
+    expect_equal_bits(got_w[0], got_w[1], n.w * sizeof(float), "conv2d dw, second run");
+    expect_equal_bits(got_b[0], got_b[1], s->out_channels * sizeof(float), "dbias, second run");
 }
 
-static void test_conv2d_backward_weights(void **state) {
+static void test_conv2d_backward(void **state) {
     fixture *f = *state;
     for (size_t i = 0; i < CONV_COUNT; i++) {
-        check_backward_weights(f, f->one, &CONVS[i], true, false, true);
-        check_backward_weights(f, f->one, &CONVS[i], true, true, false);
-        check_backward_weights(f, f->two, &CONVS[i], false, i % 2, false);
+        for (int relu = 0; relu < 2; relu++) {
+            check_backward(f, f->one, &CONVS[i], relu, (wanted){true, true, true, false, true, 0});
+            check_backward(f, f->two, &CONVS[i], relu, (wanted){true, true, true, true, false, 1});
+            check_backward(f, f->two, &CONVS[i], relu, (wanted){.dx = true, .add_dx = i % 2});
+            check_backward(f, f->one, &CONVS[i], relu, (wanted){.dw = true, .add_dw = i % 2});
+            check_backward(f, f->one, &CONVS[i], relu, (wanted){.db = true, .add_db = i % 2});
+        }
     }
+}
+
+/* Behind relu NaN stays NaN, forward, and lets its gradient through. */
+static void test_relu_keeps_nan(void **state) {
+    fixture *f = *state;
+    ls__conv2d s = {1, 1, 1, 2, 1, 1, 1, 1, 2, 1, 0, true};
+    float x[2] = {NAN, -1}, w = 1, y[2], dy[2] = {2, 3}, dw, db;
+    assert_int_equal(f->one->table->conv2d_forward(f->one, LS_F32, &s, x, &w, NULL, y), LS_OK);
+    assert_true(isnan(y[0]) && y[1] == 0);
+    assert_int_equal(f->one->table->conv2d_backward(f->one, LS_F32, &s, x, &w, y, dy, NULL, false,
+                                                    &dw, false, &db, false),
+                     LS_OK);
+    assert_true(db == 2);
 }
 
 /* Another device with as many threads gives the same bits, whatever ran in between, and the calling
@@ -176,18 +227,6 @@ static void test_two_devices(void **state) {
     ls_device_destroy(other);
 }
 
-/* More shapes than the device remembers: it forgets and makes them again. */
-static void test_many_shapes(void **state) {
-    fixture *f = *state;
-    for (size_t width = 1; width <= 520; width++) {
-        ls__conv2d s = {1, 1, 1, width, 1, 1, 1, 1, width, 1, 0};
-        float *x = uniform(f, width, -1, 1), *y = destination(f, width, false), two = 2;
-        assert_int_equal(f->one->table->conv2d_forward(f->one, LS_F32, &s, x, &two, NULL, y),
-                         LS_OK);
-        assert_true(y[width - 1] == 2 * x[width - 1]);
-    }
-}
-
 /* --- pooling --- */
 
 static const ls__pool2d POOLS[] = {
@@ -195,6 +234,7 @@ static const ls__pool2d POOLS[] = {
     {false, 1, 1, 1, 1, 1, 1, 1, 1, 0},    {false, 2, 3, 24, 24, 12, 12, 2, 2, 0},
     {false, 2, 2, 9, 7, 4, 3, 3, 2, 0},    {false, 1, 2, 8, 11, 8, 11, 3, 1, 1},
     {false, 1, 3, 13, 40, 5, 14, 3, 3, 1}, {false, 60, 8, 12, 10, 6, 5, 2, 2, 0},
+    {false, 2, 19, 8, 6, 4, 3, 2, 2, 0},   {false, 2, 16, 7, 9, 3, 4, 3, 2, 1},
 };
 enum { POOL_COUNT = sizeof POOLS / sizeof *POOLS };
 
@@ -252,22 +292,28 @@ static void check_pool(fixture *f, const ls__pool2d *s, bool accumulate) {
     float *start = destination(f, in, accumulate);
     double *want_dx = reference(f, start, in, accumulate);
     pool_windows_back(s, dy, want_where, want_dx);
+    size_t pixels_in = s->in_h * s->in_w, pixels = s->out_h * s->out_w;
+    x = swapped(f, x, s->batch, s->channels, pixels_in);
+    dy = swapped(f, dy, s->batch, s->channels, pixels);
     for (int i = 0; i < 2; i++) {
         ls_device *device = i ? f->two : f->one;
         y[i] = destination(f, out, false);
-        dx[i] = copy_of(f, start, in);
+        dx[i] = swapped(f, start, s->batch, s->channels, pixels_in);
         where[i] = array(f, out * sizeof *where[i]);
         assert_int_equal(
             device->table->pool2d_forward(device, LS_F32, s, x, y[i], s->average ? NULL : where[i]),
             LS_OK);
-        expect_close(y[i], want, out, s->average ? 1e-6 : 0, "pool2d");
+        expect_close(swapped(f, y[i], s->batch, pixels, s->channels), want, out,
+                     s->average ? 1e-6 : 0, "pool2d");
         if (!s->average)
-            assert_memory_equal(where[i], want_where, out * sizeof *where[i]);
+            assert_memory_equal(swapped(f, (float *)where[i], s->batch, pixels, s->channels),
+                                want_where, out * sizeof *where[i]);
         assert_int_equal(device->table->pool2d_backward(device, LS_F32, s, dy,
                                                         s->average ? NULL : where[i], dx[i],
                                                         accumulate),
                          LS_OK);
-        expect_close(dx[i], want_dx, in, 1e-6, "pool2d backward");
+        expect_close(swapped(f, dx[i], s->batch, pixels_in, s->channels), want_dx, in, 1e-6,
+                     "pool2d backward");
     }
     expect_equal_bits(y[0], y[1], out * sizeof(float), "pool2d, threads");
     expect_equal_bits(dx[0], dx[1], in * sizeof(float), "pool2d backward, threads");
@@ -284,7 +330,8 @@ static void test_pool2d(void **state) {
     }
 }
 
-/* NaN is larger than everything, and a window of -inf has a maximum too. */
+/* NaN is larger than everything, and a window of -inf has a maximum too: with one channel, and with as
+ * many as are compared at once. */
 static void test_max_pool_special(void **state) {
     fixture *f = *state;
     ls__pool2d s = {false, 1, 1, 2, 6, 1, 3, 2, 2, 0};
@@ -297,17 +344,24 @@ static void test_max_pool_special(void **state) {
     assert_int_equal(where[1], 2);
     assert_true(y[2] == 3);
     assert_int_equal(where[2], 4);
+
+    float many[12 * 8], best[3 * 8];
+    int32_t at[3 * 8];
+    s.channels = 8;
+    for (size_t i = 0; i < 12 * (size_t)8; i++)
+        many[i] = x[i / 8];
+    assert_int_equal(f->one->table->pool2d_forward(f->one, LS_F32, &s, many, best, at), LS_OK);
+    for (size_t i = 0; i < 3 * (size_t)8; i++) {
+        assert_true(best[i] == y[i / 8] || (isnan(best[i]) && isnan(y[i / 8])));
+        assert_int_equal(at[i], where[i / 8]);
+    }
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        kernel_test(test_conv2d_forward),
-        kernel_test(test_conv2d_backward_data),
-        kernel_test(test_conv2d_backward_weights),
-        kernel_test(test_two_devices),
-        kernel_test(test_many_shapes),
-        kernel_test(test_pool2d),
-        kernel_test(test_max_pool_special),
+        kernel_test(test_conv2d_forward), kernel_test(test_conv2d_backward),
+        kernel_test(test_relu_keeps_nan), kernel_test(test_two_devices),
+        kernel_test(test_pool2d),         kernel_test(test_max_pool_special),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

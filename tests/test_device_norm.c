@@ -108,28 +108,30 @@ static void test_layer_norm(void **state) {
 /* --- batch normalisation --- */
 
 static const ls__batch_norm BATCHES[] = {
-    {2, 1, 1, 1e-2F},   {5, 3, 1, 1e-2F},   {4, 7, 9, 1e-2F},
-    {3, 5, 300, 1e-2F}, {33, 70, 1, 1e-2F}, {16, 8, 169, 1e-2F},
+    {2, 1, 1e-2F, false},  {5, 3, 1e-2F, true},    {36, 7, 1e-2F, true},   {900, 5, 1e-2F, false},
+    {33, 70, 1e-2F, true}, {2704, 8, 1e-2F, true}, {600, 48, 1e-2F, true}, {3, 9000, 1e-2F, false},
 };
 enum { BATCH_COUNT = sizeof BATCHES / sizeof *BATCHES };
 
 static void batch_reference(const ls__batch_norm *s, size_t c, const float *x, double *mean,
                             double *variance) {
-    double sum = 0, squares = 0, n = (double)(s->outer * s->inner);
-    for (size_t i = 0; i < s->outer * s->inner; i++)
-        sum += (double)x[(i / s->inner * s->channels + c) * s->inner + i % s->inner];
+    double sum = 0, squares = 0, n = (double)s->rows;
+    for (size_t r = 0; r < s->rows; r++)
+        sum += (double)x[r * s->channels + c];
     *mean = sum / n;
-    for (size_t i = 0; i < s->outer * s->inner; i++) {
-        double d = (double)x[(i / s->inner * s->channels + c) * s->inner + i % s->inner] - *mean;
+    for (size_t r = 0; r < s->rows; r++) {
+        double d = (double)x[r * s->channels + c] - *mean;
         squares += d * d;
     }
     *variance = squares / n;
 }
 
-static void check_batch_forward(fixture *f, const ls__batch_norm *s, bool training) {
-    size_t count = s->outer * s->channels * s->inner, channels = s->channels;
+static void check_batch_forward(fixture *f, const ls__batch_norm *s, bool training,
+                                bool with_residual) {
+    size_t count = s->rows * s->channels, channels = s->channels;
     float *x = uniform(f, count, 2, 4), *w = uniform(f, channels, -1, 1);
     float *b = uniform(f, channels, -1, 1), *y[2], *rstd[2], *mean[2], *variance[2];
+    float *residual = with_residual ? uniform(f, count, -2, 2) : NULL;
     float *given_mean = uniform(f, channels, 2, 4), *given_variance = uniform(f, channels, 0, 1);
     double *want = reference(f, NULL, count, false), *m = reference(f, NULL, channels, false);
     double *v = reference(f, NULL, channels, false), *r = reference(f, NULL, channels, false);
@@ -141,8 +143,10 @@ static void check_batch_forward(fixture *f, const ls__batch_norm *s, bool traini
         r[c] = 1 / sqrt(v[c] + (double)s->epsilon);
     }
     for (size_t i = 0; i < count; i++) {
-        size_t c = i / s->inner % channels;
+        size_t c = i % channels;
         want[i] = ((double)x[i] - m[c]) * r[c] * (double)w[c] + (double)b[c];
+        want[i] += residual ? (double)residual[i] : 0;
+        want[i] = s->relu ? fmax(want[i], 0) : want[i];
     }
     for (int i = 0; i < 2; i++) {
         ls_device *device = i ? f->two : f->one;
@@ -151,7 +155,8 @@ static void check_batch_forward(fixture *f, const ls__batch_norm *s, bool traini
         mean[i] = training ? destination(f, channels, false) : given_mean;
         variance[i] = training ? destination(f, channels, false) : given_variance;
         assert_int_equal(device->table->batch_norm_forward(device, LS_F32, s, training, x, w, b,
-                                                           y[i], mean[i], variance[i], rstd[i]),
+                                                           residual, y[i], mean[i], variance[i],
+                                                           rstd[i]),
                          LS_OK);
         expect_close(y[i], want, count, 1e-5, "batch_norm");
         expect_close(mean[i], m, channels, 1e-6, "batch_norm mean");
@@ -163,12 +168,15 @@ static void check_batch_forward(fixture *f, const ls__batch_norm *s, bool traini
 
 static void check_batch_backward(fixture *f, const ls__batch_norm *s, bool training,
                                  bool accumulate, bool only_x) {
-    size_t count = s->outer * s->channels * s->inner, channels = s->channels;
+    size_t count = s->rows * s->channels, channels = s->channels;
     float *x = uniform(f, count, 2, 4), *w = uniform(f, channels, -1, 1);
     float *dy = uniform(f, count, -1, 1), *mean = filled(f, channels, 0);
+    float *y = uniform(f, count, -1, 1); /* need not be forward's: its sign counts */
     float *rstd = filled(f, channels, 0), *dx0 = destination(f, count, accumulate);
+    float *dr0 = destination(f, count, !accumulate);
     float *dw0 = destination(f, channels, !accumulate), *db0 = destination(f, channels, accumulate);
-    double *dx = reference(f, dx0, count, accumulate), n = (double)(s->outer * s->inner);
+    double *dx = reference(f, dx0, count, accumulate), n = (double)s->rows;
+    double *dr = reference(f, dr0, count, !accumulate), *d = reference(f, dy, count, true);
     double *dw = reference(f, dw0, channels, !accumulate);
     double *db = reference(f, db0, channels, accumulate);
     double *sum = reference(f, NULL, channels, false),
@@ -180,34 +188,39 @@ static void check_batch_backward(fixture *f, const ls__batch_norm *s, bool train
         rstd[c] = (float)(1 / sqrt(v + (double)s->epsilon));
     }
     for (size_t i = 0; i < count; i++) {
-        size_t c = i / s->inner % channels;
-        sum[c] += (double)dy[i];
-        products[c] += (double)dy[i] * ((double)x[i] - (double)mean[c]) * (double)rstd[c];
+        size_t c = i % channels;
+        d[i] = s->relu && y[i] <= 0 ? 0 : d[i];
+        dr[i] += d[i];
+        sum[c] += d[i];
+        products[c] += d[i] * ((double)x[i] - (double)mean[c]) * (double)rstd[c];
     }
     for (size_t c = 0; c < channels; c++) {
         dw[c] += products[c];
         db[c] += sum[c];
     }
     for (size_t i = 0; i < count; i++) {
-        size_t c = i / s->inner % channels;
+        size_t c = i % channels;
         double normal = ((double)x[i] - (double)mean[c]) * (double)rstd[c];
         double through = training ? sum[c] / n + normal * products[c] / n : 0;
-        dx[i] += (double)w[c] * (double)rstd[c] * ((double)dy[i] - through);
+        dx[i] += (double)w[c] * (double)rstd[c] * (d[i] - through);
     }
-    float *got_x[2], *got_w[2], *got_b[2];
+    float *got_x[2], *got_w[2], *got_b[2], *got_r[2];
     for (int i = 0; i < 2; i++) {
         ls_device *device = i ? f->two : f->one;
         got_x[i] = copy_of(f, dx0, count);
+        got_r[i] = copy_of(f, dr0, count);
         got_w[i] = copy_of(f, dw0, channels);
         got_b[i] = copy_of(f, db0, channels);
         assert_int_equal(device->table->batch_norm_backward(device, LS_F32, s, training, x, w, mean,
-                                                            rstd, dy, got_x[i], accumulate,
+                                                            rstd, y, dy, got_x[i], accumulate,
+                                                            only_x ? NULL : got_r[i], !accumulate,
                                                             only_x ? NULL : got_w[i], !accumulate,
                                                             only_x ? NULL : got_b[i], accumulate),
                          LS_OK);
         expect_close(got_x[i], dx, count, 2e-5, "batch_norm dx");
         if (only_x)
             continue;
+        expect_close(got_r[i], dr, count, 1e-6, "batch_norm dresidual");
         expect_close(got_w[i], dw, channels, 2e-5, "batch_norm dweight");
         expect_close(got_b[i], db, channels, 2e-5, "batch_norm dbias");
     }
@@ -218,7 +231,8 @@ static void check_batch_backward(fixture *f, const ls__batch_norm *s, bool train
 static void test_batch_norm(void **state) {
     for (size_t i = 0; i < BATCH_COUNT; i++) {
         for (int training = 0; training < 2; training++) {
-            check_batch_forward(*state, &BATCHES[i], training);
+            check_batch_forward(*state, &BATCHES[i], training, false);
+            check_batch_forward(*state, &BATCHES[i], training, true);
             check_batch_backward(*state, &BATCHES[i], training, false, false);
             check_batch_backward(*state, &BATCHES[i], training, true, false);
             check_batch_backward(*state, &BATCHES[i], training, false, true);

@@ -22,6 +22,7 @@ LS_API ls_tensor *ls_matmul(ls_step *step, ls_tensor *a, ls_tensor *b);
 typedef struct ls_conv2d_options {
     size_t stride;  /* 0 means 1 */
     size_t padding; /* zeros on all four sides */
+    bool relu;      /* relu follows, in the same pass */
 } ls_conv2d_options;
 /* weight (out, in, kh, kw), bias (out) or NULL. Cross-correlation, as PyTorch. */
 LS_API ls_tensor *ls_conv2d(ls_step *step, ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
@@ -49,6 +50,10 @@ typedef struct ls_batch_norm_state {
 } ls_batch_norm_state;
 LS_API ls_tensor *ls_batch_norm(ls_step *step, ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
                                 ls_batch_norm_state state, float epsilon);
+/* relu(batch norm + residual) in the same passes; residual has the shape of x, or is NULL. */
+LS_API ls_tensor *ls_batch_norm_relu(ls_step *step, ls_tensor *x, ls_tensor *residual,
+                                     ls_tensor *weight, ls_tensor *bias, ls_batch_norm_state state,
+                                     float epsilon);
 
 /* --- activations, elementwise --- */
 LS_API ls_tensor *ls_relu(ls_step *step, ls_tensor *x);

@@ -7,31 +7,37 @@
 struct binary {
     ls__node node;
     ls__binary op;
+    ls__layout layout; /* that forward worked in */
 };
 
 static ls_status binary_backward(ls_step *step, ls__node *node) {
     const ls__device_table *table = step->device->table;
-    ls__binary op = ((struct binary *)node)->op;
+    const struct binary *r = (const struct binary *)node;
     ls_tensor *a = node->inputs[0], *b = node->inputs[1];
     size_t columns = b->count, rows = a->count / columns;
-    const void *dy = node->output->grad->data;
+    const void *from_a = ls__tensor_data_in(step, a, r->layout);
+    const void *from_b = ls__tensor_data_in(step, b, r->layout);
+    const void *dy = ls__tensor_data_in(step, node->output->grad, r->layout);
+    if (!from_a || !from_b || !dy)
+        return step->status;
     /* Two passes, as a and b may be one tensor: then the second adds to what the first wrote. */
-    void *to;
-    bool add;
-    LS_TRY(ls__tape_gradient(step, a, &to, &add));
-    if (to)
-        LS_TRY(table->binary_backward(step->device, a->dtype, op, rows, columns, a->data, b->data,
-                                      rows > 1, dy, to, add, NULL, false));
-    LS_TRY(ls__tape_gradient(step, b, &to, &add));
-    if (to)
-        LS_TRY(table->binary_backward(step->device, a->dtype, op, rows, columns, a->data, b->data,
-                                      rows > 1, dy, NULL, false, to, add));
-    return LS_OK;
+    ls__gradient to;
+    LS_TRY(ls__tape_gradient_in(step, a, r->layout, &to));
+    if (to.data)
+        LS_TRY(table->binary_backward(step->device, a->dtype, r->op, rows, columns, from_a, from_b,
+                                      rows > 1, dy, to.data, to.accumulate, NULL, false));
+    LS_TRY(ls__tape_gradient_done(step, &to));
+    LS_TRY(ls__tape_gradient_in(step, b, r->layout, &to));
+    if (to.data)
+        LS_TRY(table->binary_backward(step->device, a->dtype, r->op, rows, columns, from_a, from_b,
+                                      rows > 1, dy, NULL, false, to.data, to.accumulate));
+    return ls__tape_gradient_done(step, &to);
 }
 
 static ls_tensor *binary(ls_step *step, const char *name, ls__binary op, ls_tensor *a,
                          ls_tensor *b) {
-    if (!ls__tensor_check(step, a, LS_F32, name) || !ls__tensor_check(step, b, LS_F32, name))
+    if (!ls__tensor_check_any(step, a, LS_F32, name) ||
+        !ls__tensor_check_any(step, b, LS_F32, name))
         return NULL;
     if (b->dims > a->dims ||
         memcmp(a->shape + (a->dims - b->dims), b->shape, b->dims * sizeof *b->shape) != 0) {
@@ -41,12 +47,17 @@ static ls_tensor *binary(ls_step *step, const char *name, ls__binary op, ls_tens
                                             "last dimensions",
                                             name, ls__tensor_text(b, tb), ls__tensor_text(a, ta)));
     }
+    /* Two of one shape keep the layout of the first; one that is repeated wants plain data. */
+    bool same = ls__tensor_same_shape(a, b);
+    if (!same && (!ls__tensor_make_plain(step, a) || !ls__tensor_make_plain(step, b)))
+        return NULL;
     ls_tensor *y = ls__tensor_like(step, a);
-    if (!y)
+    const void *from_b = y ? ls__tensor_data_in(step, b, y->layout) : NULL;
+    if (!from_b)
         return NULL;
     size_t columns = b->count, rows = a->count / columns;
     ls_status status = step->device->table->binary_forward(
-        step->device, a->dtype, op, rows, columns, a->data, b->data, rows > 1, y->data);
+        step->device, a->dtype, op, rows, columns, a->data, from_b, rows > 1, y->data);
     if (status != LS_OK)
         return ls__step_fail(step, status);
     ls_tensor *inputs[] = {a, b};
@@ -57,6 +68,7 @@ static ls_tensor *binary(ls_step *step, const char *name, ls__binary op, ls_tens
     if (!node)
         return NULL;
     node->op = op;
+    node->layout = y->layout;
     return y;
 }
 

@@ -7,29 +7,36 @@ struct conv2d {
     ls__conv2d shape;
 };
 
-static ls_status conv2d_backward(ls_step *step, ls__node *node) {
+/* What a pass over dy writes; the others are NULL. */
+static ls_status contribute(ls_step *step, ls__node *node, bool to_x, bool to_weight,
+                            bool to_bias) {
     const ls__conv2d *shape = &((const struct conv2d *)node)->shape;
-    const ls__device_table *table = step->device->table;
     ls_tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2];
-    const void *dy = node->output->grad->data;
-    void *dweight, *dbias, *dx;
-    bool add_weight, add_bias, add_x;
-    LS_TRY(ls__tape_gradient(step, weight, &dweight, &add_weight));
-    LS_TRY(ls__tape_gradient(step, bias, &dbias, &add_bias));
-    if (dweight)
-        LS_TRY(table->conv2d_backward_weights(step->device, x->dtype, shape, x->data, dy, dweight,
-                                              add_weight, dbias, add_bias));
-    else if (dbias) /* a frozen weight: db[o] = sum of dy over b, i, j */
-        for (size_t b = 0; b < shape->batch; b++)
-            LS_TRY(table->sum(
-                step->device, x->dtype, shape->out_channels, shape->out_h * shape->out_w, 1, 1.0F,
-                (const float *)dy + b * shape->out_channels * shape->out_h * shape->out_w, dbias,
-                add_bias || b > 0));
-    LS_TRY(ls__tape_gradient(step, x, &dx, &add_x));
-    if (dx)
-        LS_TRY(table->conv2d_backward_data(step->device, x->dtype, shape, dy, weight->data, dx,
-                                           add_x));
-    return LS_OK;
+    void *dweight, *dbias;
+    bool add_weight, add_bias;
+    ls__gradient dx;
+    LS_TRY(ls__tape_gradient(step, to_weight ? weight : NULL, &dweight, &add_weight));
+    LS_TRY(ls__tape_gradient(step, to_bias ? bias : NULL, &dbias, &add_bias));
+    LS_TRY(ls__tape_gradient_in(step, to_x ? x : NULL, LS__CHANNELS_LAST, &dx));
+    const void *from = ls__tensor_data_in(step, x, LS__CHANNELS_LAST);
+    const void *y = ls__tensor_data_in(step, node->output, LS__CHANNELS_LAST);
+    const void *dy = ls__tensor_data_in(step, node->output->grad, LS__CHANNELS_LAST);
+    if (!from || !y || !dy)
+        return step->status;
+    LS_TRY(step->device->table->conv2d_backward(step->device, x->dtype, shape, from, weight->data,
+                                                y, dy, dx.data, dx.accumulate, dweight, add_weight,
+                                                dbias, add_bias));
+    return ls__tape_gradient_done(step, &dx);
+}
+
+/* Where one tensor stands for two, the second adds to what the first wrote: one after the other. */
+static ls_status conv2d_backward(ls_step *step, ls__node *node) {
+    const ls_tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2];
+    if (x != weight && weight != bias && bias != x)
+        return contribute(step, node, true, true, true);
+    LS_TRY(contribute(step, node, true, false, false));
+    LS_TRY(contribute(step, node, false, true, false));
+    return contribute(step, node, false, false, true);
 }
 
 static ls_status check_shapes(const ls_tensor *x, const ls_tensor *weight, const ls_tensor *bias,
@@ -64,13 +71,14 @@ static ls_status check_shapes(const ls_tensor *x, const ls_tensor *weight, const
         .out_w = (wide - weight->shape[3]) / options.stride + 1,
         .stride = options.stride,
         .padding = options.padding,
+        .relu = options.relu,
     };
     return LS_OK;
 }
 
 ls_tensor *ls_conv2d(ls_step *step, ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
                      ls_conv2d_options options) {
-    if (!ls__tensor_check(step, x, LS_F32, "conv2d") ||
+    if (!ls__tensor_check_any(step, x, LS_F32, "conv2d") ||
         !ls__tensor_check(step, weight, LS_F32, "conv2d") ||
         (bias && !ls__tensor_check(step, bias, LS_F32, "conv2d")))
         return NULL;
@@ -82,10 +90,12 @@ ls_tensor *ls_conv2d(ls_step *step, ls_tensor *x, ls_tensor *weight, ls_tensor *
         return ls__step_fail(step, status);
     ls_tensor *y = ls_tensor_new(
         step, x->dtype, (size_t[]){shape.batch, shape.out_channels, shape.out_h, shape.out_w}, 4);
-    if (!y)
+    const void *from = y ? ls__tensor_data_in(step, x, LS__CHANNELS_LAST) : NULL;
+    if (!from)
         return NULL;
-    status = step->device->table->conv2d_forward(step->device, x->dtype, &shape, x->data,
-                                                 weight->data, bias ? bias->data : NULL, y->data);
+    y->layout = LS__CHANNELS_LAST;
+    status = step->device->table->conv2d_forward(step->device, x->dtype, &shape, from, weight->data,
+                                                 bias ? bias->data : NULL, y->data);
     if (status != LS_OK)
         return ls__step_fail(step, status);
     ls_tensor *inputs[] = {x, weight, bias};

@@ -26,8 +26,7 @@ static ls_status cross_entropy_backward(ls_step *step, ls__node *node) {
                                                        c->targets->data, dloss, dlogits, add);
 }
 
-static bool shapes_fit(ls_step *step, const char *name, const ls_tensor *logits,
-                       const ls_tensor *targets) {
+static bool shapes_fit(ls_step *step, const char *name, ls_tensor *logits, ls_tensor *targets) {
     if (!ls__tensor_check(step, logits, LS_F32, name) ||
         !ls__tensor_check(step, targets, LS_I32, name))
         return false;

@@ -4,18 +4,21 @@
 struct pool2d {
     ls__node node;
     ls__pool2d shape;
-    int32_t *where; /* max: (B, C, OH, OW), offset of the chosen element in its plane */
+    int32_t *where; /* max: (B, OH, OW, C), offset of the chosen element in its plane */
 };
 
 static ls_status pool2d_backward(ls_step *step, ls__node *node) {
     const struct pool2d *p = (const struct pool2d *)node;
-    void *dx;
-    bool add;
-    LS_TRY(ls__tape_gradient(step, node->inputs[0], &dx, &add));
-    if (!dx)
+    ls__gradient dx;
+    LS_TRY(ls__tape_gradient_in(step, node->inputs[0], LS__CHANNELS_LAST, &dx));
+    if (!dx.data)
         return LS_OK;
-    return step->device->table->pool2d_backward(step->device, node->output->dtype, &p->shape,
-                                                node->output->grad->data, p->where, dx, add);
+    const void *dy = ls__tensor_data_in(step, node->output->grad, LS__CHANNELS_LAST);
+    if (!dy)
+        return step->status;
+    LS_TRY(step->device->table->pool2d_backward(step->device, node->output->dtype, &p->shape, dy,
+                                                p->where, dx.data, dx.accumulate));
+    return ls__tape_gradient_done(step, &dx);
 }
 
 static ls_status check_shapes(const char *name, const ls_tensor *x, ls_pool2d_options options,
@@ -50,7 +53,7 @@ static ls_status check_shapes(const char *name, const ls_tensor *x, ls_pool2d_op
 
 static ls_tensor *pool2d(ls_step *step, const char *name, ls_tensor *x, ls_pool2d_options options,
                          bool average) {
-    if (!ls__tensor_check(step, x, LS_F32, name))
+    if (!ls__tensor_check_any(step, x, LS_F32, name))
         return NULL;
     if (options.stride == 0)
         options.stride = options.kernel;
@@ -60,13 +63,15 @@ static ls_tensor *pool2d(ls_step *step, const char *name, ls_tensor *x, ls_pool2
         return ls__step_fail(step, status);
     ls_tensor *y = ls_tensor_new(
         step, x->dtype, (size_t[]){shape.batch, shape.channels, shape.out_h, shape.out_w}, 4);
-    if (!y)
+    const void *from = y ? ls__tensor_data_in(step, x, LS__CHANNELS_LAST) : NULL;
+    if (!from)
         return NULL;
+    y->layout = LS__CHANNELS_LAST;
     int32_t *where = NULL;
     if (!average && !(where = ls__step_alloc(step, y->count * sizeof *where)))
         return NULL;
-    status = step->device->table->pool2d_forward(step->device, x->dtype, &shape, x->data, y->data,
-                                                 where);
+    status =
+        step->device->table->pool2d_forward(step->device, x->dtype, &shape, from, y->data, where);
     if (status != LS_OK)
         return ls__step_fail(step, status);
     if (!ls__tape_wants(step, &x, 1))

@@ -77,7 +77,7 @@ ls_tensor *ls_mean(ls_step *step, ls_tensor *x) {
 }
 
 /* A tensor without dimension `dim` of x, and how x is seen. NULL after ls__step_fail. */
-static ls_tensor *prepare_dim(ls_step *step, const char *name, const ls_tensor *x, size_t dim,
+static ls_tensor *prepare_dim(ls_step *step, const char *name, ls_tensor *x, size_t dim,
                               struct reduce *r) {
     if (!ls__tensor_check(step, x, LS_F32, name))
         return NULL;

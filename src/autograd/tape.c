@@ -168,6 +168,29 @@ ls_status ls__tape_gradient(ls_step *step, ls_tensor *tensor, void **destination
     return LS_OK;
 }
 
+ls_status ls__tape_gradient_in(ls_step *step, ls_tensor *tensor, ls__layout layout,
+                               ls__gradient *gradient) {
+    *gradient = (ls__gradient){.tensor = tensor, .layout = layout};
+    LS_TRY(ls__tape_gradient(step, tensor, &gradient->data, &gradient->accumulate));
+    if (!gradient->data || ls__tensor_one_layout(tensor))
+        return LS_OK;
+    if ((tensor->parameter ? LS__PLAIN : tensor->grad->layout) == layout)
+        return LS_OK;
+    gradient->target = gradient->data;
+    gradient->accumulate_target = gradient->accumulate;
+    gradient->accumulate = false;
+    gradient->data = ls__step_alloc(step, tensor->count * ls_dtype_size(tensor->dtype));
+    return gradient->data ? LS_OK : step->status;
+}
+
+ls_status ls__tape_gradient_done(ls_step *step, const ls__gradient *gradient) {
+    if (!gradient->target)
+        return LS_OK;
+    return ls__tensor_convert(gradient->tensor, step->device, gradient->data,
+                              gradient->layout == LS__PLAIN ? LS__CHANNELS_LAST : LS__PLAIN,
+                              gradient->target, gradient->accumulate_target);
+}
+
 ls_status ls__tape_scalar_gradient(ls_step *step, const ls__node *node, float *value) {
     return step->device->table->copy(step->device, value, node->output->grad->data, sizeof *value);
 }

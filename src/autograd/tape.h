@@ -62,6 +62,20 @@ ls_tensor *ls__tape_finish(ls_step *step, const char *name, ls__backward_fn back
  * add. *destination is NULL when nobody wants it: skip the work. Asking is a promise to write. */
 ls_status ls__tape_gradient(ls_step *step, ls_tensor *tensor, void **destination, bool *accumulate);
 
+/* The same for operations that work in either layout: `data` is where to write, in the layout asked
+ * for; done brings it to where the gradient lies. data NULL: nobody wants it, and done does nothing. */
+typedef struct ls__gradient {
+    void *data;
+    bool accumulate;
+    ls_tensor *tensor;
+    ls__layout layout; /* of data */
+    void *target;      /* the gradient itself, in the other layout; NULL: data is it */
+    bool accumulate_target;
+} ls__gradient;
+ls_status ls__tape_gradient_in(ls_step *step, ls_tensor *tensor, ls__layout layout,
+                               ls__gradient *gradient);
+ls_status ls__tape_gradient_done(ls_step *step, const ls__gradient *gradient);
+
 /* The value of output->grad of an operation whose output is a scalar. */
 ls_status ls__tape_scalar_gradient(ls_step *step, const ls__node *node, float *value);
 

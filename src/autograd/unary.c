@@ -4,21 +4,28 @@
 struct unary {
     ls__node node;
     ls__unary op;
+    ls__layout layout; /* that forward worked in */
 };
 
 static ls_status unary_backward(ls_step *step, ls__node *node) {
+    const struct unary *u = (const struct unary *)node;
     ls_tensor *x = node->inputs[0], *y = node->output;
-    void *dx;
-    bool add;
-    LS_TRY(ls__tape_gradient(step, x, &dx, &add));
-    if (!dx)
+    ls__gradient dx;
+    LS_TRY(ls__tape_gradient_in(step, x, u->layout, &dx));
+    if (!dx.data)
         return LS_OK;
-    return step->device->table->unary_backward(step->device, x->dtype, ((struct unary *)node)->op,
-                                               x->count, x->data, y->data, y->grad->data, dx, add);
+    const void *from = ls__tensor_data_in(step, x, u->layout);
+    const void *result = ls__tensor_data_in(step, y, u->layout);
+    const void *dy = ls__tensor_data_in(step, y->grad, u->layout);
+    if (!from || !result || !dy)
+        return step->status;
+    LS_TRY(step->device->table->unary_backward(step->device, x->dtype, u->op, x->count, from,
+                                               result, dy, dx.data, dx.accumulate));
+    return ls__tape_gradient_done(step, &dx);
 }
 
 static ls_tensor *unary(ls_step *step, const char *name, ls__unary op, ls_tensor *x) {
-    if (!ls__tensor_check(step, x, LS_F32, name))
+    if (!ls__tensor_check_any(step, x, LS_F32, name))
         return NULL;
     ls_tensor *y = ls__tensor_like(step, x);
     if (!y)
@@ -34,6 +41,7 @@ static ls_tensor *unary(ls_step *step, const char *name, ls__unary op, ls_tensor
     if (!node)
         return NULL;
     node->op = op;
+    node->layout = y->layout;
     return y;
 }
 

@@ -23,24 +23,27 @@ typedef enum ls__unary {
 
 typedef enum ls__binary { LS__ADD, LS__SUB, LS__MUL, LS__DIV } ls__binary;
 
-/* x (batch, in_channels, in_h, in_w), w (out_channels, in_channels, kernel_h, kernel_w),
- * y (batch, out_channels, out_h, out_w) */
+/* Images are channels last: x (batch, in_h, in_w, in_channels), y (batch, out_h, out_w,
+ * out_channels). w (out_channels, in_channels, kernel_h, kernel_w) */
 typedef struct ls__conv2d {
     size_t batch, in_channels, in_h, in_w;
     size_t out_channels, kernel_h, kernel_w, out_h, out_w;
     size_t stride, padding;
+    bool relu; /* y = max(0, convolution); NaN stays */
 } ls__conv2d;
 
+/* Channels last too. */
 typedef struct ls__pool2d {
     bool average; /* else maximum */
     size_t batch, channels, in_h, in_w, out_h, out_w;
     size_t kernel, stride, padding;
 } ls__pool2d;
 
-/* x as (outer, channels, inner): statistics over outer and inner */
+/* x (rows, channels), a row for each pixel of each image: statistics over rows */
 typedef struct ls__batch_norm {
-    size_t outer, channels, inner;
+    size_t rows, channels;
     float epsilon;
+    bool relu; /* y = max(0, normalised x + residual); NaN stays */
 } ls__batch_norm;
 
 /* qkv (batch, time, 3 * heads * head_size), y (batch, time, heads * head_size) */
@@ -81,14 +84,14 @@ typedef struct ls__device_table {
                         const void *x, const void *w, bool out_first, const void *bias, void *y,
                         bool accumulate);
 
-    /* --- images; bias and dbias may be NULL --- */
+    /* --- images; bias may be NULL --- */
     ls_status (*conv2d_forward)(ls_device *device, ls_dtype dtype, const ls__conv2d *shape,
                                 const void *x, const void *w, const void *bias, void *y);
-    ls_status (*conv2d_backward_data)(ls_device *device, ls_dtype dtype, const ls__conv2d *shape,
-                                      const void *dy, const void *w, void *dx, bool accumulate);
-    ls_status (*conv2d_backward_weights)(ls_device *device, ls_dtype dtype, const ls__conv2d *shape,
-                                         const void *x, const void *dy, void *dw,
-                                         bool accumulate_dw, void *dbias, bool accumulate_dbias);
+    /* y: forward's, read where relu is set. dx, dw and dbias may be NULL. */
+    ls_status (*conv2d_backward)(ls_device *device, ls_dtype dtype, const ls__conv2d *shape,
+                                 const void *x, const void *w, const void *y, const void *dy,
+                                 void *dx, bool accumulate_dx, void *dw, bool accumulate_dw,
+                                 void *dbias, bool accumulate_dbias);
     /* max: `where` (as many I32 as y) receives the offset of the chosen element inside its
      * (in_h, in_w) plane; average: where is not used. */
     ls_status (*pool2d_forward)(ls_device *device, ls_dtype dtype, const ls__pool2d *shape,
@@ -107,17 +110,19 @@ typedef struct ls__device_table {
                                      bool accumulate_dx, void *dweight, bool accumulate_dweight,
                                      void *dbias, bool accumulate_dbias);
     /* training: statistics of x are computed into mean, variance (biased) and rstd; else mean and
-     * variance are given and rstd is computed from them. */
+     * variance are given and rstd is computed from them. residual (rows, channels) may be NULL. */
     ls_status (*batch_norm_forward)(ls_device *device, ls_dtype dtype, const ls__batch_norm *shape,
                                     bool training, const void *x, const void *weight,
-                                    const void *bias, void *y, float *mean, float *variance,
-                                    float *rstd);
-    /* training: through the statistics; else they are constants */
+                                    const void *bias, const void *residual, void *y, float *mean,
+                                    float *variance, float *rstd);
+    /* training: through the statistics; else they are constants. y: forward's, read where relu is
+     * set. */
     ls_status (*batch_norm_backward)(ls_device *device, ls_dtype dtype, const ls__batch_norm *shape,
                                      bool training, const void *x, const void *weight,
-                                     const float *mean, const float *rstd, const void *dy, void *dx,
-                                     bool accumulate_dx, void *dweight, bool accumulate_dweight,
-                                     void *dbias, bool accumulate_dbias);
+                                     const float *mean, const float *rstd, const void *y,
+                                     const void *dy, void *dx, bool accumulate_dx, void *dresidual,
+                                     bool accumulate_dresidual, void *dweight,
+                                     bool accumulate_dweight, void *dbias, bool accumulate_dbias);
 
     /* --- elementwise --- */
     ls_status (*unary_forward)(ls_device *device, ls_dtype dtype, ls__unary op, size_t count,

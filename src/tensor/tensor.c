@@ -76,6 +76,7 @@ static ls_tensor *new_header(ls_step *step, ls_dtype dtype, const size_t *shape,
     ls_tensor *tensor = ls__step_alloc_record(step, sizeof *tensor);
     if (!tensor)
         return NULL;
+    tensor->step = step;
     tensor->dtype = dtype;
     tensor->dims = dims;
     if (dims > 0)
@@ -103,13 +104,16 @@ ls_tensor *ls_tensor_wrap(ls_step *step, void *data, ls_dtype dtype, const size_
 }
 
 ls_tensor *ls__tensor_like(ls_step *step, const ls_tensor *tensor) {
-    return ls_tensor_new(step, tensor->dtype, tensor->shape, tensor->dims);
+    ls_tensor *like = ls_tensor_new(step, tensor->dtype, tensor->shape, tensor->dims);
+    if (like)
+        like->layout = tensor->layout;
+    return like;
 }
 
 /* --- looking at them --- */
 
-bool ls__tensor_check(ls_step *step, const ls_tensor *tensor, ls_dtype dtype,
-                      const char *operation) {
+bool ls__tensor_check_any(ls_step *step, const ls_tensor *tensor, ls_dtype dtype,
+                          const char *operation) {
     if (!step) {
         ls__fail(LS_ERR_ARGUMENT, "%s: step is NULL", operation);
         return false;
@@ -127,6 +131,11 @@ bool ls__tensor_check(ls_step *step, const ls_tensor *tensor, ls_dtype dtype,
         return false;
     }
     return true;
+}
+
+bool ls__tensor_check(ls_step *step, ls_tensor *tensor, ls_dtype dtype, const char *operation) {
+    return ls__tensor_check_any(step, tensor, dtype, operation) &&
+           ls__tensor_make_plain(step, tensor);
 }
 
 bool ls__tensor_same_shape(const ls_tensor *a, const ls_tensor *b) {
@@ -157,7 +166,7 @@ size_t ls_tensor_count(const ls_tensor *tensor) {
 }
 
 void *ls_tensor_data(ls_tensor *tensor) {
-    return tensor ? tensor->data : NULL;
+    return tensor && ls__tensor_make_plain(tensor->step, tensor) ? tensor->data : NULL;
 }
 
 void ls_tensor_need_grad(ls_tensor *tensor) {

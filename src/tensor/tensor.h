@@ -10,14 +10,23 @@ typedef struct ls_parameter ls_parameter;
 typedef struct ls__tape ls__tape;   /* autograd/tape.h */
 typedef struct ls__arena ls__arena; /* tensor/arena.h */
 
+/* How elements lie in memory. */
+typedef enum ls__layout {
+    LS__PLAIN,         /* row-major */
+    LS__CHANNELS_LAST, /* (B, C, H, W) as (B, H, W, C): what the kernels for images work on */
+} ls__layout;
+
 struct ls_tensor {
     ls_dtype dtype;
     size_t dims;
     size_t shape[LS_MAX_DIMS];
     size_t count; /* elements */
     void *data;
-    bool need_grad;          /* it, or something it was computed from, wants a gradient */
-    ls_tensor *grad;         /* what has flowed in so far; NULL: nothing yet */
+    ls__layout layout; /* of data; only results of operations on images are not plain */
+    void *twin;        /* the same elements in the other layout, once somebody asked; or NULL */
+    ls_step *step;     /* it lives in; NULL for parameters */
+    bool need_grad;    /* it, or something it was computed from, wants a gradient */
+    ls_tensor *grad;   /* what has flowed in so far; NULL: nothing yet */
     ls_parameter *parameter; /* set for parameter values: their gradient has its own storage */
 };
 
@@ -44,11 +53,24 @@ void *ls__step_alloc(ls_step *step, size_t bytes);
 /* The same in host memory, zeroed: for structures. */
 void *ls__step_alloc_record(ls_step *step, size_t bytes);
 
-/* True when `tensor` is there and has this dtype; otherwise fails the step, naming `operation`. */
-bool ls__tensor_check(ls_step *step, const ls_tensor *tensor, ls_dtype dtype,
-                      const char *operation);
+/* True when `tensor` is there and has this dtype; otherwise fails the step, naming `operation`.
+ * Its data is plain from then on: for operations that know of no other layout. */
+bool ls__tensor_check(ls_step *step, ls_tensor *tensor, ls_dtype dtype, const char *operation);
+/* The same for operations that take any layout. */
+bool ls__tensor_check_any(ls_step *step, const ls_tensor *tensor, ls_dtype dtype,
+                          const char *operation);
 
-/* A new tensor with the dtype and shape of `tensor`. */
+/* The elements in `layout`: converted when first asked for, and kept. NULL after ls__step_fail. */
+void *ls__tensor_data_in(ls_step *step, ls_tensor *tensor, ls__layout layout);
+/* Makes `data` plain. False after ls__step_fail. */
+bool ls__tensor_make_plain(ls_step *step, ls_tensor *tensor);
+/* True where both layouts are the same bytes, so that nothing need be converted. */
+bool ls__tensor_one_layout(const ls_tensor *tensor);
+/* Copies elements of the tensor's shape from one layout to the other, `to`; or adds them. */
+ls_status ls__tensor_convert(const ls_tensor *tensor, ls_device *device, const void *from,
+                             ls__layout to_layout, void *to, bool accumulate);
+
+/* A new tensor with the dtype, shape and layout of `tensor`. */
 ls_tensor *ls__tensor_like(ls_step *step, const ls_tensor *tensor);
 
 bool ls__tensor_same_shape(const ls_tensor *a, const ls_tensor *b);

@@ -1,5 +1,8 @@
-/* Batch normalisation of x (outer, channels, inner). Items are channels: each adds its runs of
- * `inner` elements in order, their sums in double. */
+/* Batch normalisation of x (rows, channels), with what may follow it at once: y = relu(norm + residual).
+ *
+ * Rows are cut into chunks of a fixed size. Each gives its sums for every channel, in float, while it
+ * lies in the first cache; those are added up in double and in order, so that neither the number of
+ * threads nor that of rows costs accuracy or changes bits. */
 #include <math.h>
 
 #include "device/cpu/cpu.h"
@@ -7,132 +10,228 @@
 
 struct batch_norm_arguments {
     ls__batch_norm shape;
-    bool training;
-    const float *x, *weight, *bias, *dy;
-    float *y;
-    float *mean, *variance, *rstd;
-    const float *saved_mean, *saved_rstd;
-    float *dx, *dweight, *dbias;
-    bool accumulate_dx, accumulate_dweight, accumulate_dbias;
+    size_t chunk;           /* rows of one */
+    const float *x;         /* (rows, channels), as are y, dy, residual, dx, dresidual */
+    const float *residual;  /* NULL: none */
+    const float *dy, *seen; /* seen: forward's y where relu took part, else NULL */
+    float *y, *dx, *dresidual;
+    bool accumulate_dx, accumulate_dresidual;
+    const float *centre;         /* (channels) of which the sums of a chunk are centred */
+    float *sums;                 /* (chunks, 2, channels) */
+    const float *scale, *shift;  /* (channels) */
+    const float *offset, *slope; /* (channels), backward */
 };
 
-LS_INLINE double elements(const ls__batch_norm *s) {
-    return (double)s->outer * (double)s->inner;
+enum { CHUNK_FLOATS = 8192, STRIPE = 16 };
+
+static size_t chunk_rows(const ls__batch_norm *s) {
+    return s->channels < CHUNK_FLOATS ? CHUNK_FLOATS / s->channels : 1;
 }
 
-LS_INLINE void statistics(const struct batch_norm_arguments *g, size_t channel) {
-    const ls__batch_norm *s = &g->shape;
-    double sum = 0, squares = 0;
-    for (size_t o = 0; o < s->outer; o++) {
-        const float *x = g->x + (o * s->channels + channel) * s->inner;
-        sum += (double)ls__sum_values(x, x, 0, s->inner);
-    }
-    float mean = (float)(sum / elements(s));
-    for (size_t o = 0; o < s->outer; o++) {
-        const float *x = g->x + (o * s->channels + channel) * s->inner;
-        squares += (double)ls__sum_squares_about(x, x, mean, s->inner);
-    }
-    g->mean[channel] = mean;
-    g->variance[channel] = (float)(squares / elements(s));
+static size_t chunk_count(const ls__batch_norm *s) {
+    return (s->rows + chunk_rows(s) - 1) / chunk_rows(s);
 }
 
-LS_KERNEL static void forward_body(const void *arguments, size_t begin, size_t end) {
-    const struct batch_norm_arguments *g = arguments;
-    const ls__batch_norm *s = &g->shape;
-    for (size_t channel = begin; channel < end; channel++) {
-        if (g->training)
-            statistics(g, channel);
-        float mean = g->mean[channel];
-        float rstd = 1.0F / sqrtf(g->variance[channel] + s->epsilon);
-        g->rstd[channel] = rstd;
-        float weight = g->weight[channel], bias = g->bias[channel];
-        for (size_t o = 0; o < s->outer; o++) {
-            const float *x = g->x + (o * s->channels + channel) * s->inner;
-            float *y = g->y + (o * s->channels + channel) * s->inner;
-            for (size_t i = 0; i < s->inner; i++)
-                y[i] = (x[i] - mean) * rstd * weight + bias;
+/* For `width` <= STRIPE channels: the sums of x - centre and of its square over some rows. */
+LS_INLINE void forward_stripe(const struct batch_norm_arguments *g, size_t rows, const float *x,
+                              const float *centre, size_t width, float *sums, float *squares) {
+    for (size_t r = 0; r < rows; r++, x += g->shape.channels) {
+        for (size_t j = 0; j < width; j++) {
+            float d = x[j] - centre[j];
+            sums[j] += d;
+            squares[j] += d * d;
         }
+    }
+}
+
+/* The sums of dy behind relu and of its product with x - centre. */
+LS_INLINE void backward_stripe(const struct batch_norm_arguments *g, size_t rows, size_t at,
+                               const float *centre, size_t width, float *sums, float *products) {
+    for (size_t r = 0; r < rows; r++, at += g->shape.channels) {
+        for (size_t j = 0; j < width; j++) {
+            float d = g->dy[at + j];
+            if (g->seen)
+                d = g->seen[at + j] <= 0 ? 0 : d;
+            sums[j] += d;
+            products[j] += d * (g->x[at + j] - centre[j]);
+        }
+    }
+}
+
+/* Items are chunks. */
+LS_INLINE void chunk_sums(const struct batch_norm_arguments *g, size_t chunk, bool backward) {
+    size_t channels = g->shape.channels, first = chunk * g->chunk;
+    size_t rows = ls__min_size(g->chunk, g->shape.rows - first);
+    float *to = g->sums + chunk * 2 * channels;
+    for (size_t c = 0; c < channels; c += STRIPE) {
+        float one[STRIPE] = {0}, two[STRIPE] = {0};
+        size_t width = ls__min_size(STRIPE, channels - c), at = first * channels + c;
+        if (backward && width == STRIPE)
+            backward_stripe(g, rows, at, g->centre + c, STRIPE, one, two);
+        else if (backward)
+            backward_stripe(g, rows, at, g->centre + c, width, one, two);
+        else if (width == STRIPE)
+            forward_stripe(g, rows, g->x + at, g->centre + c, STRIPE, one, two);
+        else
+            forward_stripe(g, rows, g->x + at, g->centre + c, width, one, two);
+        for (size_t j = 0; j < width; j++) {
+            to[c + j] = one[j];
+            to[channels + c + j] = two[j];
+        }
+    }
+}
+
+LS_KERNEL static void forward_sums_body(const void *arguments, size_t begin, size_t end) {
+    for (size_t chunk = begin; chunk < end; chunk++)
+        chunk_sums(arguments, chunk, false);
+}
+
+LS_KERNEL static void backward_sums_body(const void *arguments, size_t begin, size_t end) {
+    for (size_t chunk = begin; chunk < end; chunk++)
+        chunk_sums(arguments, chunk, true);
+}
+
+/* The two sums of one channel over all chunks. */
+static void total(const struct batch_norm_arguments *g, size_t channel, double *one, double *two) {
+    *one = *two = 0;
+    for (size_t chunk = 0; chunk < chunk_count(&g->shape); chunk++) {
+        const float *sums = g->sums + chunk * 2 * g->shape.channels + channel;
+        *one += (double)sums[0];
+        *two += (double)sums[g->shape.channels];
+    }
+}
+
+LS_KERNEL static void normalise_body(const void *arguments, size_t begin, size_t end) {
+    const struct batch_norm_arguments *g = arguments;
+    size_t channels = g->shape.channels;
+    const float *restrict mean = g->centre, *restrict scale = g->scale, *restrict shift = g->shift;
+    for (size_t row = begin; row < end; row++) {
+        const float *x = g->x + row * channels;
+        float *restrict y = g->y + row * channels;
+        for (size_t c = 0; c < channels; c++)
+            y[c] = (x[c] - mean[c]) * scale[c] + shift[c];
+        if (g->residual)
+            for (size_t c = 0; c < channels; c++)
+                y[c] += g->residual[row * channels + c];
+        if (g->shape.relu)
+            for (size_t c = 0; c < channels; c++)
+                y[c] = y[c] <= 0 ? 0 : y[c]; /* NaN stays */
+    }
+}
+
+/* Means and variances of the channels, from sums about the first row: values may lie far from 0. */
+static void statistics(ls_device *device, struct batch_norm_arguments *g, float *mean,
+                       float *variance) {
+    double n = (double)g->shape.rows;
+    g->centre = g->x;
+    ls__cpu_parallel(device, chunk_count(&g->shape), 2 * CHUNK_FLOATS, forward_sums_body, g);
+    for (size_t c = 0; c < g->shape.channels; c++) {
+        double sum, squares;
+        total(g, c, &sum, &squares);
+        double distance = sum / n, spread = squares / n - distance * distance;
+        mean[c] = (float)((double)g->x[c] + distance);
+        variance[c] = (float)(spread > 0 || isnan(spread) ? spread : 0);
     }
 }
 
 ls_status ls__cpu_batch_norm_forward(ls_device *device, ls_dtype dtype, const ls__batch_norm *shape,
                                      bool training, const void *x, const void *weight,
-                                     const void *bias, void *y, float *mean, float *variance,
-                                     float *rstd) {
+                                     const void *bias, const void *residual, void *y, float *mean,
+                                     float *variance, float *rstd) {
     LS_TRY(ls__cpu_require_f32(dtype, "batch_norm"));
+    size_t channels = shape->channels;
+    void *memory;
+    LS_TRY(
+        ls__cpu_scratch(device, (2 * chunk_count(shape) + 1) * channels * sizeof(float), &memory));
+    float *scale = memory;
     struct batch_norm_arguments g = {.shape = *shape,
-                                     .training = training,
+                                     .chunk = chunk_rows(shape),
                                      .x = x,
-                                     .weight = weight,
-                                     .bias = bias,
+                                     .residual = residual,
                                      .y = y,
-                                     .mean = mean,
-                                     .variance = variance,
-                                     .rstd = rstd};
-    ls__cpu_parallel(device, shape->channels, 3 * shape->outer * shape->inner, forward_body, &g);
+                                     .sums = scale + channels,
+                                     .scale = scale,
+                                     .shift = bias};
+    if (training)
+        statistics(device, &g, mean, variance);
+    for (size_t c = 0; c < channels; c++) {
+        rstd[c] = 1.0F / sqrtf(variance[c] + shape->epsilon);
+        scale[c] = rstd[c] * ((const float *)weight)[c];
+    }
+    g.centre = mean;
+    ls__cpu_parallel(device, shape->rows, 3 * channels, normalise_body, &g);
     return LS_OK;
 }
 
-/* Sum of dy * (x - mean) */
-LS__DEFINE_SUM(sum_centred_products, (p - c) * q)
-
-/* With n = (x - mean) * rstd: dbias = sum(dy), dweight = sum(dy * n), and in training
- * dx = weight * rstd * (dy - dbias / N - n * dweight / N), else dx = weight * rstd * dy. */
 LS_KERNEL static void backward_body(const void *arguments, size_t begin, size_t end) {
     const struct batch_norm_arguments *g = arguments;
-    const ls__batch_norm *s = &g->shape;
-    for (size_t channel = begin; channel < end; channel++) {
-        float mean = g->saved_mean[channel], rstd = g->saved_rstd[channel];
-        double sum = 0, products = 0;
-        for (size_t o = 0; o < s->outer; o++) {
-            size_t at = (o * s->channels + channel) * s->inner;
-            sum += (double)ls__sum_values(g->dy + at, g->dy + at, 0, s->inner);
-            products += (double)sum_centred_products(g->x + at, g->dy + at, mean, s->inner);
-        }
-        float dbias = (float)sum, dweight = (float)(products * (double)rstd);
-        if (g->dbias)
-            ls__cpu_store(g->dbias + channel, &dbias, 1, g->accumulate_dbias);
-        if (g->dweight)
-            ls__cpu_store(g->dweight + channel, &dweight, 1, g->accumulate_dweight);
-        if (!g->dx)
-            continue;
-        float scale = g->weight[channel] * rstd;
-        float offset = g->training ? (float)(sum / elements(s)) : 0;
-        float slope =
-            g->training ? (float)(products * (double)rstd * (double)rstd / elements(s)) : 0;
-        for (size_t o = 0; o < s->outer; o++) {
-            float piece[LS__CPU_PIECE];
-            for (size_t i = 0; i < s->inner; i += LS__CPU_PIECE) {
-                size_t at = (o * s->channels + channel) * s->inner + i;
-                size_t count = ls__min_size(LS__CPU_PIECE, s->inner - i);
-                const float *x = g->x + at, *dy = g->dy + at;
+    size_t channels = g->shape.channels;
+    const float *mean = g->centre, *scale = g->scale, *offset = g->offset, *slope = g->slope;
+    for (size_t row = begin; row < end; row++) {
+        for (size_t c = 0; c < channels; c += LS__CPU_PIECE) {
+            float piece[LS__CPU_PIECE], result[LS__CPU_PIECE];
+            size_t count = ls__min_size(LS__CPU_PIECE, channels - c), at = row * channels + c;
+            const float *x = g->x + at, *dy = g->dy + at;
+            if (g->seen) {
+                const float *seen = g->seen + at;
                 for (size_t j = 0; j < count; j++)
-                    piece[j] = scale * (dy[j] - offset - (x[j] - mean) * slope);
-                ls__cpu_store(g->dx + at, piece, count, g->accumulate_dx);
+                    piece[j] = seen[j] <= 0 ? 0 : dy[j];
+                dy = piece;
             }
+            if (g->dresidual)
+                ls__cpu_store(g->dresidual + at, dy, count, g->accumulate_dresidual);
+            if (!g->dx)
+                continue;
+            for (size_t j = 0; j < count; j++)
+                result[j] =
+                    scale[c + j] * (dy[j] - offset[c + j] - (x[j] - mean[c + j]) * slope[c + j]);
+            ls__cpu_store(g->dx + at, result, count, g->accumulate_dx);
         }
     }
 }
 
+/* With n = (x - mean) * rstd and dy already behind relu: dbias = sum(dy), dweight = sum(dy * n), and in
+ * training dx = weight * rstd * (dy - dbias / N - n * dweight / N), else dx = weight * rstd * dy. */
 ls_status ls__cpu_batch_norm_backward(ls_device *device, ls_dtype dtype,
                                       const ls__batch_norm *shape, bool training, const void *x,
                                       const void *weight, const float *mean, const float *rstd,
-                                      const void *dy, void *dx, bool accumulate_dx, void *dweight,
+                                      const void *y, const void *dy, void *dx, bool accumulate_dx,
+                                      void *dresidual, bool accumulate_dresidual, void *dweight,
                                       bool accumulate_dweight, void *dbias, bool accumulate_dbias) {
     LS_TRY(ls__cpu_require_f32(dtype, "batch_norm"));
+    size_t channels = shape->channels;
+    void *memory;
+    LS_TRY(
+        ls__cpu_scratch(device, (2 * chunk_count(shape) + 3) * channels * sizeof(float), &memory));
+    float *scale = memory, *offset = scale + channels, *slope = offset + channels;
     struct batch_norm_arguments g = {.shape = *shape,
-                                     .training = training,
+                                     .chunk = chunk_rows(shape),
                                      .x = x,
-                                     .weight = weight,
                                      .dy = dy,
-                                     .saved_mean = mean,
-                                     .saved_rstd = rstd,
+                                     .seen = shape->relu ? y : NULL,
                                      .dx = dx,
-                                     .dweight = dweight,
-                                     .dbias = dbias,
+                                     .dresidual = dresidual,
                                      .accumulate_dx = accumulate_dx,
-                                     .accumulate_dweight = accumulate_dweight,
-                                     .accumulate_dbias = accumulate_dbias};
-    ls__cpu_parallel(device, shape->channels, 4 * shape->outer * shape->inner, backward_body, &g);
+                                     .accumulate_dresidual = accumulate_dresidual,
+                                     .centre = mean,
+                                     .sums = slope + channels,
+                                     .scale = scale,
+                                     .offset = offset,
+                                     .slope = slope};
+    ls__cpu_parallel(device, chunk_count(shape), 2 * CHUNK_FLOATS, backward_sums_body, &g);
+    for (size_t c = 0; c < channels; c++) {
+        double sum, products, n = (double)shape->rows, r = (double)rstd[c];
+        total(&g, c, &sum, &products);
+        float to_bias = (float)sum, to_weight = (float)(products * r);
+        if (dbias)
+            ls__cpu_store((float *)dbias + c, &to_bias, 1, accumulate_dbias);
+        if (dweight)
+            ls__cpu_store((float *)dweight + c, &to_weight, 1, accumulate_dweight);
+        scale[c] = ((const float *)weight)[c] * rstd[c];
+        offset[c] = training ? (float)(sum / n) : 0;
+        slope[c] = training ? (float)(products * r * r / n) : 0;
+    }
+    if (dx || dresidual)
+        ls__cpu_parallel(device, shape->rows, 4 * channels, backward_body, &g);
     return LS_OK;
 }

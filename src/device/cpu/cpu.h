@@ -73,12 +73,10 @@ ls_status ls__cpu_linear(ls_device *device, ls_dtype dtype, size_t rows, size_t 
 
 ls_status ls__cpu_conv2d_forward(ls_device *device, ls_dtype dtype, const ls__conv2d *shape,
                                  const void *x, const void *w, const void *bias, void *y);
-ls_status ls__cpu_conv2d_backward_data(ls_device *device, ls_dtype dtype, const ls__conv2d *shape,
-                                       const void *dy, const void *w, void *dx, bool accumulate);
-ls_status ls__cpu_conv2d_backward_weights(ls_device *device, ls_dtype dtype,
-                                          const ls__conv2d *shape, const void *x, const void *dy,
-                                          void *dw, bool accumulate_dw, void *dbias,
-                                          bool accumulate_dbias);
+ls_status ls__cpu_conv2d_backward(ls_device *device, ls_dtype dtype, const ls__conv2d *shape,
+                                  const void *x, const void *w, const void *y, const void *dy,
+                                  void *dx, bool accumulate_dx, void *dw, bool accumulate_dw,
+                                  void *dbias, bool accumulate_dbias);
 ls_status ls__cpu_pool2d_forward(ls_device *device, ls_dtype dtype, const ls__pool2d *shape,
                                  const void *x, void *y, int32_t *where);
 ls_status ls__cpu_pool2d_backward(ls_device *device, ls_dtype dtype, const ls__pool2d *shape,
@@ -94,12 +92,13 @@ ls_status ls__cpu_layer_norm_backward(ls_device *device, ls_dtype dtype, size_t 
                                       bool accumulate_dweight, void *dbias, bool accumulate_dbias);
 ls_status ls__cpu_batch_norm_forward(ls_device *device, ls_dtype dtype, const ls__batch_norm *shape,
                                      bool training, const void *x, const void *weight,
-                                     const void *bias, void *y, float *mean, float *variance,
-                                     float *rstd);
+                                     const void *bias, const void *residual, void *y, float *mean,
+                                     float *variance, float *rstd);
 ls_status ls__cpu_batch_norm_backward(ls_device *device, ls_dtype dtype,
                                       const ls__batch_norm *shape, bool training, const void *x,
                                       const void *weight, const float *mean, const float *rstd,
-                                      const void *dy, void *dx, bool accumulate_dx, void *dweight,
+                                      const void *y, const void *dy, void *dx, bool accumulate_dx,
+                                      void *dresidual, bool accumulate_dresidual, void *dweight,
                                       bool accumulate_dweight, void *dbias, bool accumulate_dbias);
 
 ls_status ls__cpu_unary_forward(ls_device *device, ls_dtype dtype, ls__unary op, size_t count,
