@@ -186,7 +186,7 @@ static inline ls_tensor *check_build(const struct check_run *r, ls_step *step, l
 static inline void check_gradient(const struct check_run *r, size_t i, const float *got,
                                   double times) {
     double *want = malloc(r->count[i] * sizeof *want);
-    char what[32];
+    char what[48];
     assert_non_null(want);
     snprintf(what, sizeof what, "gradient of input %zu", i);
     for (size_t j = 0; j < r->count[i]; j++)

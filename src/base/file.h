@@ -13,4 +13,8 @@ LS_SHARED ls_status ls__file_read(const char *path, unsigned char **bytes, size_
 LS_SHARED ls_status ls__file_map(const char *path, const unsigned char **bytes, size_t *size);
 LS_SHARED void ls__file_unmap(const unsigned char *bytes, size_t size);
 
+/* Opens /dev/null in place of a standard file that the caller closed: a file of ours that got number 1
+ * would be written to by printf. */
+LS_SHARED void ls__file_fill_standard(void);
+
 #endif

@@ -25,7 +25,7 @@ int ls__cli_launch_self(const char *command, int64_t ranks, int transport, int a
         .command = command,
         .ranks = (int)ranks,
         .argv = again,
-        .program = "/proc/self/exe",
+        .program = ls__launch_self(),
         .transport = (ls__launch_transport)transport,
         .rank0_speaks = true,
     };

@@ -1,7 +1,9 @@
 /* The lockstep command: finds the sub-command and calls it. */
+#include "base/file.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "launch/launch.h"
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -83,6 +85,7 @@ static int dispatch(int argc, char **argv) {
     const char *name = argv[1];
     if (strcmp(name, LS__LAUNCH_SHIM) == 0)
         return ls__launch_shim(argc - 1, argv + 1);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is a failed write with a message */
     if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) {
         puts("lockstep " LOCKSTEP_VERSION);
         return LS__EXIT_OK;
@@ -94,11 +97,16 @@ static int dispatch(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
+    ls__file_fill_standard();
     int code = dispatch(argc, argv);
-    /* What a command printed must have arrived: a full disk is no success. */
-    if (fflush(stdout) != 0 && code == LS__EXIT_OK) {
+    /* What a command printed must have arrived: a full disk is no success. Of an earlier failure the
+     * reason is no longer known. */
+    bool flushed = fflush(stdout) == 0;
+    if (code == LS__EXIT_OK && !flushed)
         perror("lockstep: cannot write to stdout");
-        code = LS__EXIT_INPUT;
-    }
-    return code;
+    else if (code == LS__EXIT_OK && ferror(stdout))
+        fputs("lockstep: stdout could not be written completely\n", stderr);
+    else
+        return code;
+    return LS__EXIT_INPUT;
 }

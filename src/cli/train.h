@@ -73,6 +73,11 @@ ls_status ls__train_loop(ls__train *train);
 void ls__train_wrap(ls__train *train, void *input, int32_t *target, size_t count, ls_tensor **x,
                     ls_tensor **y);
 
+/* Collective. LS_ERR_MISMATCH on all ranks, with the first difference, where ranks started by hand were
+ * given other settings, or data of other content. */
+ls_status ls__train_agree(const ls__train *train);
+ls_status ls__train_agree_data(const ls__train *train);
+
 /* Mean loss and accuracy over the whole validation split, computed by all ranks together; equal to the
  * bit for every number of ranks. Collective. */
 ls_status ls__train_evaluate(ls__train *train, double *loss, double *accuracy);

@@ -1,13 +1,16 @@
 /* The folder of a run. metrics.jsonl grows by a line a step; model.safetensors and summary.json appear
  * when the run is complete, each under a temporary name first. A folder with a summary is a complete run
- * and is not touched without --overwrite. */
+ * and is not touched without --overwrite. While a run writes there, it holds a lock on the folder, which
+ * ends with the process. */
 #include "base/error.h"
 #include "base/json.h"
 #include "cli/train.h"
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,6 +18,7 @@
 struct ls__train_output {
     char *folder, *metrics_path, *model_path, *summary_path;
     FILE *metrics;
+    int lock; /* the folder */
 };
 
 static char *join(const char *folder, const char *name) {
@@ -44,8 +48,35 @@ static ls_status make_folder(const char *folder) {
     return status;
 }
 
+/* Where a file system knows no locks, two runs in one folder go unnoticed. */
+static ls_status lock_folder(const char *folder, int *fd) {
+    *fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*fd < 0 || flock(*fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
+        return LS_OK;
+    close(*fd);
+    *fd = -1;
+    return ls__fail(LS_ERR_ARGUMENT,
+                    "--out %s: another run is writing there; choose another folder", folder);
+}
+
+/* What runs that were killed while they saved left behind. Called with the lock. */
+static void remove_leftovers(const char *folder) {
+    static const char prefix[] = "model.safetensors.tmp-";
+    DIR *entries = opendir(folder);
+    if (!entries)
+        return;
+    for (struct dirent *entry; (entry = readdir(entries));)
+        if (strncmp(entry->d_name, prefix, sizeof prefix - 1) == 0)
+            unlinkat(dirfd(entries), entry->d_name, 0);
+    closedir(entries);
+}
+
 ls_status ls__output_check(const char *folder, bool overwrite) {
+    int lock;
     LS_TRY(make_folder(folder));
+    LS_TRY(lock_folder(folder, &lock));
+    if (lock >= 0)
+        close(lock); /* the rank that will write takes it again */
     if (access(folder, W_OK | X_OK) != 0)
         return ls__fail_errno(LS_ERR_IO, errno, "--out %s: cannot write there", folder);
     char *summary = join(folder, "summary.json");
@@ -64,6 +95,7 @@ ls_status ls__output_open(ls__train_output **out, const char *folder, bool overw
     ls__train_output *o = calloc(1, sizeof *o);
     if (!o)
         return ls__fail(LS_ERR_MEMORY, "--out %s: out of memory", folder);
+    o->lock = -1;
     o->folder = strdup(folder);
     o->metrics_path = join(folder, "metrics.jsonl");
     o->model_path = join(folder, "model.safetensors");
@@ -71,10 +103,14 @@ ls_status ls__output_open(ls__train_output **out, const char *folder, bool overw
     ls_status status = LS_OK;
     if (!o->folder || !o->metrics_path || !o->model_path || !o->summary_path)
         status = ls__fail(LS_ERR_MEMORY, "--out %s: out of memory", folder);
+    else
+        status = lock_folder(folder, &o->lock);
+    if (status == LS_OK)
+        remove_leftovers(folder);
     /* From here on the folder is no complete run until this one is. */
-    else if (unlink(o->summary_path) != 0 && errno != ENOENT)
+    if (status == LS_OK && unlink(o->summary_path) != 0 && errno != ENOENT)
         status = ls__fail_errno(LS_ERR_IO, errno, "%s: cannot replace", o->summary_path);
-    else if (!(o->metrics = fopen(o->metrics_path, "we")))
+    if (status == LS_OK && !(o->metrics = fopen(o->metrics_path, "we")))
         status = ls__fail_errno(LS_ERR_IO, errno, "%s: cannot write", o->metrics_path);
     if (status != LS_OK) {
         ls__output_close(o);
@@ -163,6 +199,8 @@ void ls__output_close(ls__train_output *o) {
         return;
     if (o->metrics)
         fclose(o->metrics);
+    if (o->lock >= 0)
+        close(o->lock);
     free(o->folder);
     free(o->metrics_path);
     free(o->model_path);

@@ -84,6 +84,7 @@ static ls_status join_job(ls__train *t) {
     t->world = ls_job_world(t->job);
     t->rank = ls_group_rank(t->world);
     t->ranks = ls_group_size(t->world);
+    LS_TRY(ls__train_agree(t));
     if (s->ranks && s->ranks != t->ranks)
         return ls__fail(LS_ERR_ARGUMENT,
                         "--ranks %lld inside of a job of WORLD_SIZE %d; leave it out",
@@ -147,6 +148,7 @@ static ls_status run(ls__train *t) {
     const ls__train_settings *s = t->settings;
     LS_TRY(join_job(t));
     LS_TRY(open_data(s, &t->dataset));
+    LS_TRY(ls__train_agree_data(t));
     LS_TRY(create_model(t));
     LS_TRY(start_loader(t));
     if (s->trace)

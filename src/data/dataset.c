@@ -76,6 +76,10 @@ size_t ls_dataset_sample_shape(const ls_dataset *dataset, size_t shape[3]) {
     return dataset->dims;
 }
 
+uint64_t ls__dataset_fingerprint(const ls_dataset *dataset) {
+    return dataset->fingerprint;
+}
+
 const unsigned char *ls_dataset_vocabulary(const ls_dataset *dataset) {
     return dataset->kind == LS_TOKENS ? dataset->vocabulary : NULL;
 }

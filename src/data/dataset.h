@@ -19,12 +19,16 @@ struct ls_dataset {
     size_t classes;
     size_t dims, shape[3];
     unsigned char vocabulary[256]; /* tokens only: the byte of each id */
+    uint64_t fingerprint;          /* of all bytes: equal on ranks that hold the same data */
     void *state;                   /* of the kind */
 };
 
 /* Elements of one row of the input and of the target. Both have 4-byte elements: f32 or I32. */
 size_t ls__dataset_input_size(const ls_dataset *dataset);
 size_t ls__dataset_target_size(const ls_dataset *dataset);
+
+/* XXH64 of the data as it was read; the context of a text is not part of it. */
+uint64_t ls__dataset_fingerprint(const ls_dataset *dataset);
 
 /* images.c: the folder with the four usual names; `hint` ends the message about a missing file. */
 ls_status ls__images_open(ls_dataset *dataset, const char *folder, const char *hint);

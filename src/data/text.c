@@ -5,6 +5,7 @@
 #include "data/dataset.h"
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 typedef struct text {
     unsigned char *tokens; /* ids: train_size, then validation_size of them */
@@ -112,6 +113,7 @@ ls_status ls__text_open(ls_dataset *dataset, const char *path, size_t context) {
     t->train_size = size / 10 * 9 + size % 10 * 9 / 10; /* floor(size * 9 / 10) */
     t->validation_size = size - t->train_size;
     LS_TRY(check_size(path, size, t, context));
+    dataset->fingerprint = XXH64(t->tokens, size, 0);
     number_bytes(dataset, t->tokens, size);
     dataset->count[LS_TRAIN] = t->train_size - context;
     dataset->count[LS_VALIDATION] = (t->validation_size - 2) / context + 1;

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "comm/shm/segment.h"
 #include "launch/binding.h"
 #include "launch/environment.h"
@@ -14,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -147,6 +149,11 @@ static void on_signal(uv_signal_t *handle, int signal_number) {
     settle(job);
 }
 
+const char *ls__launch_self(void) {
+    const char *path = "/proc/self/exe"; /* also right when the file was moved or replaced */
+    return access(path, X_OK) == 0 ? path : (const char *)getauxval(AT_EXECFN);
+}
+
 /* --- starting -------------------------------------------------------------------------------------- */
 
 static void rank_prefix(const ls__launch_job *job, int rank, int fd, char *prefix) {
@@ -225,7 +232,7 @@ static ls_status spawn(ls__rank *rank, char **arguments, char **environment, con
     };
     const uv_process_options_t options = {
         .exit_cb = on_exit_of_rank,
-        .file = "/proc/self/exe",
+        .file = ls__launch_self(),
         .args = arguments,
         .env = environment,
         .flags = UV_PROCESS_DETACHED, /* a session of its own */
@@ -291,11 +298,13 @@ static ls_status start_ranks(ls__launch_job *job, const char *path) {
     return status;
 }
 
-static void open_loop(ls__launch_job *job) {
+static ls_status open_loop(ls__launch_job *job) {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
     struct sigaction hangup;
     sigaction(SIGHUP, NULL, &hangup);
-    uv_loop_init(&job->loop);
+    int error = uv_loop_init(&job->loop);
+    if (error)
+        return ls__fail(LS_ERR_SYSTEM, "cannot make an event loop: %s", uv_strerror(error));
     uv_timer_init(&job->loop, &job->tick);
     job->tick.data = job;
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
@@ -305,21 +314,43 @@ static void open_loop(ls__launch_job *job) {
         if (numbers[i] != SIGHUP || hangup.sa_handler != SIG_IGN)
             uv_signal_start(&job->signals[i], on_signal, numbers[i]);
     }
+    return LS_OK;
 }
 
-/* Every rank costs two descriptors here. */
-static void raise_file_limit(int ranks) {
-    struct rlimit limit;
-    rlim_t wanted = (rlim_t)ranks * 2 + 64;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < wanted) {
-        limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
+/* Every rank costs two descriptors here; the loop, the watcher, the segment and a start under way some
+ * more, without which libuv aborts. So all of them are tried before anything begins. */
+static ls_status reserve_files(int ranks) {
+    enum { OWN = 24 };
+    struct rlimit limit = {0};
+    size_t wanted = (size_t)ranks * LS__STREAMS + OWN, got = 0;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < wanted + 64) {
+        limit.rlim_cur = limit.rlim_max < wanted + 64 ? limit.rlim_max : wanted + 64;
         setrlimit(RLIMIT_NOFILE, &limit);
     }
+    int *fds = calloc(wanted, sizeof *fds), error_number = 0;
+    if (!fds)
+        return ls__fail(LS_ERR_MEMORY, "no memory for %d ranks", ranks);
+    for (; got < wanted; got++) {
+        fds[got] = got ? dup(fds[0]) : open("/dev/null", O_RDONLY | O_CLOEXEC);
+        if (fds[got] < 0) {
+            error_number = errno;
+            break;
+        }
+    }
+    for (size_t i = 0; i < got; i++)
+        close(fds[i]);
+    free(fds);
+    if (got == wanted)
+        return LS_OK;
+    return ls__fail_errno(
+        LS_ERR_SYSTEM, error_number,
+        "%d ranks want %zu more open files of the launcher, got %zu (ulimit -n is "
+        "%llu)",
+        ranks, wanted, got, (unsigned long long)limit.rlim_cur);
 }
 
 static ls_status open_job(ls__launch_job *job) {
     int ranks = job->options->ranks;
-    raise_file_limit(ranks);
     ls__sink_open(&job->sinks[LS__STDOUT], STDOUT_FILENO);
     ls__sink_open(&job->sinks[LS__STDERR], STDERR_FILENO);
     job->error_sink = ls__sink_same(STDOUT_FILENO, STDERR_FILENO) ? &job->sinks[LS__STDOUT]
@@ -350,7 +381,7 @@ static void free_job(ls__launch_job *job) {
 /* Runs the loop to the end of the job, also after a start that went wrong half-way. */
 static ls_status run_loop(ls__launch_job *job, const char *path) {
     char text[1024];
-    open_loop(job);
+    LS_TRY(open_loop(job));
     job->started_ns = ls__now_ns();
     ls_status status = start_ranks(job, path);
     if (status != LS_OK) {
@@ -367,16 +398,6 @@ static ls_status run_loop(ls__launch_job *job, const char *path) {
     return status == LS_OK ? ls__job_report(job) : ls__fail(status, "%s", text);
 }
 
-/* The loop takes the lowest free descriptors: none of them may become somebody's stdout. */
-static void fill_standard_files(void) {
-    int fd;
-    do
-        fd = open("/dev/null", O_RDWR);
-    while (fd >= 0 && fd <= STDERR_FILENO);
-    if (fd >= 0)
-        close(fd);
-}
-
 ls_status ls__launch(const ls__launch_options *options, int *exit_code) {
     *exit_code = 1;
     if (options->ranks < 1 || options->ranks > LS__LAUNCH_MOST_RANKS)
@@ -386,8 +407,13 @@ ls_status ls__launch(const ls__launch_options *options, int *exit_code) {
         ls__program_find(options->program ? options->program : options->argv[0], exit_code);
     if (!path)
         return LS_ERR_ARGUMENT;
-    fill_standard_files();
+    ls__file_fill_standard();
     fflush(stdout);
+    ls_status status = reserve_files(options->ranks);
+    if (status != LS_OK) {
+        free(path);
+        return status;
+    }
     struct sigaction ignore = {.sa_handler = SIG_IGN}, before;
     sigaction(SIGPIPE, &ignore, &before);
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
@@ -398,7 +424,7 @@ ls_status ls__launch(const ls__launch_options *options, int *exit_code) {
         .segment_fd = -1,
         .first_failure = -1,
     };
-    ls_status status = open_job(&job);
+    status = open_job(&job);
     if (status == LS_OK)
         status = run_loop(&job, path);
     if (status == LS_OK)

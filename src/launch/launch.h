@@ -36,7 +36,7 @@ typedef struct ls__launch_options {
     int ranks;
     char *const *argv; /* program and arguments, NULL ends; the program is searched on PATH */
     const char
-        *program; /* what to execute where it is not argv[0]: "/proc/self/exe" is ourselves */
+        *program; /* what to execute where it is not argv[0], for example ls__launch_self() */
     ls__launch_transport transport;
     ls__launch_prefix prefix;
     /* Rank 0 speaks for the job: its output passes as it is, at once (progress lines that are written
@@ -56,6 +56,9 @@ typedef struct ls__launch_options {
  * stderr. An error status means that the job could not be started. Uses the process's signal
  * handlers, stdin, stdout and stderr: one launch at a time, from the main thread. */
 ls_status ls__launch(const ls__launch_options *options, int *exit_code);
+
+/* The path of this program. */
+const char *ls__launch_self(void);
 
 /* The program of a rank before it becomes what the user wants to run: argv[0] is LS__LAUNCH_SHIM.
  * Returns only when it cannot, with an exit code. */

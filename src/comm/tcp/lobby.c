@@ -8,14 +8,33 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 enum { SEATS = 128, GUEST_SECONDS = 5, REFUSALS_LOGGED = 100 };
 
+/* Seats for the open files that are left; poll takes no longer list than the limit, either. */
+static ls_status count_seats(const ls__tcp_join *join, int *seats) {
+    enum { FEWEST = 4, OTHERS = 8 };
+    struct rlimit limit = {.rlim_cur = RLIM_INFINITY};
+    (void)getrlimit(RLIMIT_NOFILE, &limit);
+    rlim_t wanted = (rlim_t)join->world + FEWEST + OTHERS;
+    if (limit.rlim_cur < wanted)
+        return ls__fail(LS_ERR_SYSTEM,
+                        "rank %d: tcp among %d ranks wants %llu open files, the limit is %llu "
+                        "(ulimit -n)",
+                        join->rank, join->world, (unsigned long long)wanted,
+                        (unsigned long long)limit.rlim_cur);
+    rlim_t left = limit.rlim_cur - wanted + FEWEST;
+    *seats = left < SEATS ? (int)left : SEATS;
+    return LS_OK;
+}
+
 ls_status ls__tcp_lobby_open(ls__tcp_lobby *lobby, ls__tcp_join *join, int role) {
-    *lobby = (ls__tcp_lobby){.join = join, .role = role, .size = SEATS};
-    lobby->guest = calloc(SEATS, sizeof *lobby->guest);
+    *lobby = (ls__tcp_lobby){.join = join, .role = role};
+    LS_TRY(count_seats(join, &lobby->size));
+    lobby->guest = calloc((size_t)lobby->size, sizeof *lobby->guest);
     if (!lobby->guest)
-        return ls__fail(LS_ERR_MEMORY, "no memory for %d connections", SEATS);
+        return ls__fail(LS_ERR_MEMORY, "no memory for %d connections", lobby->size);
     for (int i = 0; i < lobby->size; i++)
         lobby->guest[i].fd = -1;
     return LS_OK;
@@ -54,8 +73,11 @@ static void seat_newcomers(ls__tcp_lobby *lobby) {
         if (lobby->guest[i].fd >= 0)
             continue;
         int fd = accept4(lobby->join->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd < 0)
+        if (fd < 0) {
+            if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
+                lobby->error_number = errno; /* nobody will get in: better told than waited out */
             return;
+        }
         lobby->guest[i] = (ls__tcp_guest){.fd = fd, .deadline = ls__deadline_ns(GUEST_SECONDS)};
     }
 }
@@ -132,6 +154,13 @@ static bool take_paper(ls__tcp_lobby *lobby, ls__tcp_guest *guest) {
         return false;
     }
     return true;
+}
+
+ls_status ls__tcp_lobby_status(const ls__tcp_lobby *lobby) {
+    if (!lobby->error_number)
+        return LS_OK;
+    return ls__fail_errno(LS_ERR_SYSTEM, lobby->error_number,
+                          "rank %d: cannot accept connections of other ranks", lobby->join->rank);
 }
 
 bool ls__tcp_lobby_serve(ls__tcp_lobby *lobby, struct pollfd *polls, ls__tcp_guest *guest) {

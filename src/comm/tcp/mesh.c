@@ -48,7 +48,7 @@ static ls_status accept_round(ls__tcp_join *join, ls__tcp_lobby *lobby, struct p
     ls__tcp_guest guest;
     while (ls__tcp_lobby_serve(lobby, polls, &guest))
         admit(join, &guest);
-    return LS_OK;
+    return ls__tcp_lobby_status(lobby);
 }
 
 static int count_missing(const ls__tcp_join *join) {

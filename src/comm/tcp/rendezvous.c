@@ -196,7 +196,7 @@ static ls_status collect_round(ls__tcp_join *join, ls__tcp_lobby *lobby, struct 
     ls__tcp_guest guest;
     while (ls__tcp_lobby_serve(lobby, lobby_polls, &guest))
         LS_TRY(admit(join, &guest));
-    return LS_OK;
+    return ls__tcp_lobby_status(lobby);
 }
 
 static ls_status collect(ls__tcp_join *join) {

@@ -156,13 +156,16 @@ typedef struct ls__tcp_lobby {
     int role;
     int size; /* seats */
     ls__tcp_guest *guest;
-    int refused; /* so far */
+    int refused;      /* so far */
+    int error_number; /* errno: nobody can be let in any more */
 } ls__tcp_lobby;
 
 ls_status ls__tcp_lobby_open(ls__tcp_lobby *lobby, ls__tcp_join *join, int role);
 void ls__tcp_lobby_close(ls__tcp_lobby *lobby);
 /* Fills lobby->size + 1 pollfds. */
 void ls__tcp_lobby_poll(const ls__tcp_lobby *lobby, struct pollfd *polls);
+/* The error that makes further waiting useless. */
+ls_status ls__tcp_lobby_status(const ls__tcp_lobby *lobby);
 /* Serves what poll reported. True: *guest has proved itself, its fd now belongs to the caller; call
  * again until false. */
 bool ls__tcp_lobby_serve(ls__tcp_lobby *lobby, struct pollfd *polls, ls__tcp_guest *guest);

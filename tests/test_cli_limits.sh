@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Small limits (ulimit), closed standard files, two jobs in one folder: a message and an exit code, never a
+# crash, and nothing left.
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+text "$work/text"
+gpt=(--model gpt:layers=1,heads=1,width=8,context=8 --data "text:$work/text" --batch-size 8)
+
+# no_crash WHAT: $code is no signal's, and when the run failed, stderr names the limit
+no_crash() {
+  [ "$code" -lt 128 ] || { fail "$1: exit $code"; cat "$work/stderr"; }
+  [ "$code" = 0 ] || grep -q "$2" "$work/stderr" || { fail "$1: message lacks '$2'"; cat "$work/stderr"; }
+}
+
+# Open files: from too few to start anything to just enough
+for transport in shm tcp; do
+  for files in 4 5 6 7 8 9 10 11 12 14 16 20 24 28 32 40; do
+    (ulimit -n $files && exec "$lockstep" train "${gpt[@]}" --steps 1 --ranks 2 --transport $transport) \
+      >/dev/null 2>"$work/stderr"
+    code=$?
+    no_crash "ulimit -n $files over $transport" 'open files'
+  done
+done
+(ulimit -n 64 && exec "$lockstep" train "${gpt[@]}" --steps 1 --ranks 2 --transport tcp) >/dev/null 2>"$work/stderr" ||
+  { fail "64 open files are enough for 2 ranks over tcp"; cat "$work/stderr"; }
+
+# Files that may not grow: 1 KiB ends the metrics, 4 KiB the model
+for ranks in 1 2; do
+  for blocks in 0 1 4; do
+    # the limit would hold for a file of messages, too
+    (ulimit -f $blocks && exec "$lockstep" train "${gpt[@]}" --steps 10 --ranks $ranks --transport tcp \
+      --out "$work/small" --overwrite) 2>&1 >/dev/null | cat >"$work/stderr"
+    code=${PIPESTATUS[0]}
+    [ $code = 3 ] || { fail "ulimit -f $blocks with $ranks ranks: exit $code, want 3"; cat "$work/stderr"; }
+    grep -q "$work/small/.*File too large" "$work/stderr" || { fail "ulimit -f $blocks: file not named"; cat "$work/stderr"; }
+    [ ! -e "$work/small/summary.json" ] || fail "ulimit -f $blocks: left a summary"
+    [ -z "$(find "$work/small" -name '*.tmp*' -o -name '*.part')" ] || fail "ulimit -f $blocks: left a temporary file"
+  done
+done
+
+(ulimit -f 4 && exec "$lockstep" train "${gpt[@]}" --steps 1 --ranks 2) 2>&1 >/dev/null | cat >"$work/stderr"
+code=${PIPESTATUS[0]}
+no_crash "ulimit -f 4 over shm" 'cannot reserve shared memory.*File too large'
+
+# stdout that takes nothing
+for format in text json; do
+  for ranks in 1 2; do
+    "$lockstep" train "${gpt[@]}" --steps 2 --ranks $ranks --format $format >/dev/full 2>"$work/stderr"
+    code=$?
+    [ $code != 0 ] || fail "--format $format to a full disk with $ranks ranks: exit 0"
+    [ $code -lt 128 ] && grep -q 'output\|stdout' "$work/stderr" ||
+      { fail "--format $format to a full disk: exit $code"; cat "$work/stderr"; }
+  done
+done
+
+# Closed standard files: no file of ours takes their numbers
+for ranks in 1 2; do
+  "$lockstep" train "${gpt[@]}" --steps 2 --ranks $ranks --out "$work/closed$ranks" <&- >&- 2>&- || fail "closed files: exit $?"
+  [ "$(wc -l <"$work/closed$ranks/metrics.jsonl")" = 2 ] || fail "closed files: metrics.jsonl has other lines"
+  grep -qv '^{' "$work/closed$ranks/metrics.jsonl" && fail "closed files: foreign text in metrics.jsonl"
+done
+
+# The same folder twice at once: the second is refused, the first is unharmed
+"$lockstep" train "${gpt[@]}" --steps 100000 --out "$work/twice" >/dev/null 2>&1 &
+first=$!
+for ((i = 0; i < 100; i++)); do [ -s "$work/twice/metrics.jsonl" ] && break; sleep 0.1; done
+: >"$work/twice/model.safetensors.tmp-1-0" # as a killed run leaves it
+for ranks in 1 2; do
+  "$lockstep" train "${gpt[@]}" --steps 2 --ranks $ranks --out "$work/twice" --overwrite >/dev/null 2>"$work/stderr"
+  code=$?
+  [ $code = 2 ] && grep -q "$work/twice: another run is writing there" "$work/stderr" ||
+    { fail "the same folder twice: exit $code"; cat "$work/stderr"; }
+done
+kill -9 $first
+wait $first
+"$lockstep" train "${gpt[@]}" --steps 2 --ranks 2 --out "$work/twice" >/dev/null 2>&1 || fail "the lock outlived its run"
+[ ! -e "$work/twice/model.safetensors.tmp-1-0" ] || fail "leftovers of a killed run are still there"
+finish
