@@ -1,5 +1,5 @@
-/* What the tests of kernels share: arrays of random numbers that are freed after each test, devices
- * with one and two threads, comparison with an f64 reference. */
+/* What the tests of kernels share: arrays of random numbers that are freed after each test, two devices
+ * that must give the same bits, comparison with an f64 reference. */
 #ifndef LS_TESTS_DEVICE_SUPPORT_H
 #define LS_TESTS_DEVICE_SUPPORT_H
 
@@ -19,7 +19,9 @@
 enum { MOST_ARRAYS = 65536 };
 
 typedef struct fixture {
-    ls_device *one, *two; /* threads */
+    /* one thread and the instruction set of LOCKSTEP_CPU (the best there is); two threads and the
+     * baseline: where their results are compared, both promises are tested at once */
+    ls_device *one, *two;
     void *arrays[MOST_ARRAYS];
     size_t count;
     uint64_t stream; /* of random numbers, a new one for each array */
@@ -27,7 +29,18 @@ typedef struct fixture {
 
 static inline int fixture_setup(void **state) {
     fixture *f = calloc(1, sizeof *f);
-    if (!f || ls_device_cpu(&f->one, 1) != LS_OK || ls_device_cpu(&f->two, 2) != LS_OK)
+    const char *level = getenv("LOCKSTEP_CPU");
+    if (!f || ls_device_cpu(&f->one, 1) != LS_OK)
+        return -1;
+    char *before = level ? strdup(level) : NULL;
+    setenv("LOCKSTEP_CPU", "baseline", 1);
+    ls_status status = ls_device_cpu(&f->two, 2);
+    if (before)
+        setenv("LOCKSTEP_CPU", before, 1);
+    else
+        unsetenv("LOCKSTEP_CPU");
+    free(before);
+    if (status != LS_OK)
         return -1;
     *state = f;
     return 0;

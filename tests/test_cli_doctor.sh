@@ -4,7 +4,7 @@
 . "$(dirname "$0")/lib.sh"
 
 text=$(timeout 60 "$lockstep" doctor) || fail "exit code $?: $text"
-for name in lockstep oneDNN libuv hwloc jansson xxhash cores caches memory 'kernels use' shm tcp 'open files' fashion-mnist; do
+for name in lockstep oneDNN libuv hwloc jansson xxhash cores caches memory 'own kernels use' shm tcp 'open files' fashion-mnist; do
   grep -q "^  $name  *[^ ]" <<<"$text" || fail "lacks '$name'"
 done
 grep -q '^  shm  *works' <<<"$text" || fail "shm was not tried"

@@ -2,6 +2,7 @@
 #include "cli/doctor.h"
 
 #include "device/cpu/info.h"
+#include "device/cpu/level.h"
 #include "launch/binding.h"
 #include <hwloc.h>
 #include <inttypes.h>
@@ -113,7 +114,19 @@ static void find_instructions(ls__findings *findings) {
         }
     }
     ls__findings_add(findings, "instruction sets", "%s", found[0] ? found : "none of note");
-    ls__findings_add(findings, "kernels use", "%s", ls__cpu_library_isa());
+    ls__findings_add(findings, "oneDNN uses", "%s", ls__cpu_library_isa());
+}
+
+/* The level of Lockstep's own kernels. */
+static void find_level(ls__findings *findings) {
+    ls__cpu_level level;
+    const char *wanted = getenv("LOCKSTEP_CPU");
+    if (ls__cpu_level_choose(wanted, &level) != LS_OK)
+        ls__findings_fault(findings, LS__FINDING_BROKEN, "unset LOCKSTEP_CPU", "own kernels use",
+                           "%s", ls_error_text());
+    else
+        ls__findings_add(findings, "own kernels use", "%s%s", ls__cpu_level_name(level),
+                         wanted && *wanted ? " (LOCKSTEP_CPU)" : "");
 }
 
 static const char *cache_size(hwloc_topology_t topology, hwloc_obj_type_t type, char text[32]) {
@@ -157,6 +170,7 @@ void ls__doctor_machine(ls__findings *findings) {
         ls__findings_add(findings, "processor", "%s", text);
     find_topology(findings);
     find_instructions(findings);
+    find_level(findings);
     char total[60], available[60];
     if (read_line("/proc/meminfo", "MemTotal", total, sizeof total) &&
         read_line("/proc/meminfo", "MemAvailable", available, sizeof available))

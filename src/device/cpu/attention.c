@@ -68,7 +68,7 @@ static dnnl_status_t product(char ta, char tb, size_t m, size_t n, size_t k, flo
 /* Softmax of rows [begin, end) over their first t + 1 entries; the rest, up to `end`, becomes zero
  * as exp(-inf): rows of one length, a multiple of the vector width mostly, are faster than short
  * ones. */
-LS_KERNEL static void masked_softmax(size_t begin, size_t end, float *scores, size_t stride) {
+LS_INLINE void masked_softmax(size_t begin, size_t end, float *scores, size_t stride) {
     for (size_t t = begin; t < end; t++) {
         float *row = scores + (t - begin) * stride;
         for (size_t j = t + 1; j < end; j++)
@@ -82,8 +82,8 @@ LS_KERNEL static void masked_softmax(size_t begin, size_t end, float *scores, si
     }
 }
 
-static dnnl_status_t forward_head(const struct attention_arguments *g, const head *h,
-                                  float *scratch) {
+LS_INLINE dnnl_status_t forward_head(const struct attention_arguments *g, const head *h,
+                                     float *scratch) {
     size_t time = g->shape.time, size = g->shape.head_size;
     for (size_t begin = 0; begin < time; begin += BLOCK) {
         size_t end = ls__min_size(begin + BLOCK, time), rows = end - begin;
@@ -103,8 +103,8 @@ static dnnl_status_t forward_head(const struct attention_arguments *g, const hea
 }
 
 /* dp = p * (dp - sum(dp * p)) for rows [begin, end). p is zero above the diagonal, so dp is too. */
-LS_KERNEL static void softmax_slopes(size_t begin, size_t end, const float *probs, float *dprobs,
-                                     size_t stride) {
+LS_INLINE void softmax_slopes(size_t begin, size_t end, const float *probs, float *dprobs,
+                              size_t stride) {
     for (size_t t = begin; t < end; t++) {
         const float *p = probs + (t - begin) * stride;
         float *dp = dprobs + (t - begin) * stride;
@@ -116,8 +116,8 @@ LS_KERNEL static void softmax_slopes(size_t begin, size_t end, const float *prob
 
 /* The last block comes first: it touches all keys, so the gradients of keys and values are set
  * there and added to by the others. */
-static dnnl_status_t backward_head(const struct attention_arguments *g, const head *h,
-                                   float *dprobs) {
+LS_INLINE dnnl_status_t backward_head(const struct attention_arguments *g, const head *h,
+                                      float *dprobs) {
     size_t time = g->shape.time, size = g->shape.head_size;
     float before = g->accumulate ? 1 : 0;
     for (size_t block = (time - 1) / BLOCK + 1; block-- > 0;) {
@@ -145,7 +145,7 @@ static dnnl_status_t backward_head(const struct attention_arguments *g, const he
 }
 
 /* Items are workers, each with its share of the heads and its part of the scratch memory. */
-static void attention_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(attention_body) {
     const struct attention_arguments *g = arguments;
     size_t items = g->shape.batch * g->shape.heads;
     for (size_t worker = begin; worker < end; worker++) {

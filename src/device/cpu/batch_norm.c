@@ -81,12 +81,12 @@ LS_INLINE void chunk_sums(const struct batch_norm_arguments *g, size_t chunk, bo
     }
 }
 
-LS_KERNEL static void forward_sums_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(forward_sums_body) {
     for (size_t chunk = begin; chunk < end; chunk++)
         chunk_sums(arguments, chunk, false);
 }
 
-LS_KERNEL static void backward_sums_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(backward_sums_body) {
     for (size_t chunk = begin; chunk < end; chunk++)
         chunk_sums(arguments, chunk, true);
 }
@@ -101,7 +101,7 @@ static void total(const struct batch_norm_arguments *g, size_t channel, double *
     }
 }
 
-LS_KERNEL static void normalise_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(normalise_body) {
     const struct batch_norm_arguments *g = arguments;
     size_t channels = g->shape.channels;
     const float *restrict mean = g->centre, *restrict scale = g->scale, *restrict shift = g->shift;
@@ -163,7 +163,7 @@ ls_status ls__cpu_batch_norm_forward(ls_device *device, ls_dtype dtype, const ls
     return LS_OK;
 }
 
-LS_KERNEL static void backward_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(backward_body) {
     const struct batch_norm_arguments *g = arguments;
     size_t channels = g->shape.channels;
     const float *mean = g->centre, *scale = g->scale, *offset = g->offset, *slope = g->slope;

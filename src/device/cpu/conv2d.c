@@ -63,7 +63,7 @@ static size_t kernel_row(const ls__conv2d *s, window at, size_t ky, size_t *skip
     return (at.image * s->in_h + y - s->padding) * s->in_w + first - s->padding;
 }
 
-static void gather(const conv_job *job, size_t first, size_t rows, float *columns) {
+LS_INLINE void gather(const conv_job *job, size_t first, size_t rows, float *columns) {
     const ls__conv2d *s = &job->shape;
     size_t c = s->in_channels, run = s->kernel_w * c;
     for (size_t r = 0; r < rows; r++) {
@@ -80,8 +80,7 @@ static void gather(const conv_job *job, size_t first, size_t rows, float *column
 }
 
 /* dx += dcolumns, each to where gather took it from */
-LS_KERNEL static void scatter(const conv_job *job, size_t first, size_t rows,
-                              const float *columns) {
+LS_INLINE void scatter(const conv_job *job, size_t first, size_t rows, const float *columns) {
     const ls__conv2d *s = &job->shape;
     size_t c = s->in_channels, run = s->kernel_w * c;
     for (size_t r = 0; r < rows; r++) {
@@ -100,7 +99,7 @@ LS_KERNEL static void scatter(const conv_job *job, size_t first, size_t rows,
 /* --- what surrounds the products of a block --- */
 
 /* y = y + bias, then relu where asked for; NaN stays */
-LS_KERNEL static void finish_rows(const conv_job *job, size_t rows, float *y) {
+LS_INLINE void finish_rows(const conv_job *job, size_t rows, float *y) {
     size_t n = job->shape.out_channels;
     const float *bias = job->bias;
     bool relu = job->shape.relu;
@@ -114,13 +113,13 @@ LS_KERNEL static void finish_rows(const conv_job *job, size_t rows, float *y) {
     }
 }
 
-LS_KERNEL static void mask_rows(size_t count, const float *y, const float *dy, float *masked) {
+LS_INLINE void mask_rows(size_t count, const float *y, const float *dy, float *masked) {
     for (size_t i = 0; i < count; i++)
         masked[i] = y[i] <= 0 ? 0 : dy[i];
 }
 
 /* dbias += the sum of the rows, a few at a time so that rounding does not grow with their number */
-LS_KERNEL static void add_rows(size_t n, size_t rows, const float *dy, float *dbias) {
+LS_INLINE void add_rows(size_t n, size_t rows, const float *dy, float *dbias) {
     for (size_t first = 0; first < rows; first += SUMMED_ROWS) {
         size_t last = ls__min_size(first + SUMMED_ROWS, rows);
         for (size_t o = 0; o < n; o += LINE) {
@@ -149,7 +148,7 @@ static size_t first_pixel(const conv_job *job, size_t part) {
     return s->batch * part / job->parts * s->out_h * s->out_w;
 }
 
-static dnnl_status_t forward_part(const conv_job *job, size_t part) {
+LS_INLINE dnnl_status_t forward_part(const conv_job *job, size_t part) {
     size_t n = job->shape.out_channels, end = first_pixel(job, part + 1);
     float *columns = job->scratch + part * job->part_floats;
     dnnl_status_t result = dnnl_success;
@@ -163,7 +162,7 @@ static dnnl_status_t forward_part(const conv_job *job, size_t part) {
     return result;
 }
 
-static dnnl_status_t backward_part(const conv_job *job, size_t part) {
+LS_INLINE dnnl_status_t backward_part(const conv_job *job, size_t part) {
     const ls__conv2d *s = &job->shape;
     size_t n = s->out_channels, begin = first_pixel(job, part), end = first_pixel(job, part + 1);
     float *columns = job->scratch + part * job->part_floats, *dw = columns + job->dw_at;
@@ -198,13 +197,13 @@ static dnnl_status_t backward_part(const conv_job *job, size_t part) {
     return result;
 }
 
-static void forward_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(forward_body) {
     const conv_job *job = arguments;
     for (size_t part = begin; part < end; part++)
         job->results[part] = forward_part(job, part);
 }
 
-static void backward_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(backward_body) {
     const conv_job *job = arguments;
     for (size_t part = begin; part < end; part++)
         job->results[part] = backward_part(job, part);
@@ -212,7 +211,7 @@ static void backward_body(const void *arguments, size_t begin, size_t end) {
 
 /* --- weights: (out, in, kernel_h * kernel_w) of the caller, (out, kernel_h * kernel_w, in) here --- */
 
-LS_KERNEL static void pack_weights(const conv_job *job, const float *w, float *packed) {
+LS_INLINE void pack_weights(const conv_job *job, const float *w, float *packed) {
     const ls__conv2d *s = &job->shape;
     size_t c = s->in_channels, taps = s->kernel_h * s->kernel_w;
     for (size_t o = 0; o < s->out_channels; o++)
@@ -222,7 +221,7 @@ LS_KERNEL static void pack_weights(const conv_job *job, const float *w, float *p
 }
 
 /* dw (+)= the sum over the parts, in order */
-LS_KERNEL static void unpack_weights(const conv_job *job, float *dw, bool accumulate) {
+LS_INLINE void unpack_weights(const conv_job *job, float *dw, bool accumulate) {
     const ls__conv2d *s = &job->shape;
     size_t c = s->in_channels, taps = s->kernel_h * s->kernel_w;
     float *sum = job->scratch + job->dw_at;
@@ -278,9 +277,10 @@ static ls_status start(ls_device *device, conv_job *job, const float *w, bool ba
     return LS_OK;
 }
 
-static ls_status run(ls_device *device, const conv_job *job, ls__cpu_body *body, const char *what) {
+static ls_status run(ls_device *device, const conv_job *job, ls__cpu_body *const kernel[],
+                     const char *what) {
     int before = ls__onednn_enter(device);
-    ls__cpu_parallel(device, job->parts, LS__CPU_GRAIN, body, job);
+    ls__cpu_parallel(device, job->parts, LS__CPU_GRAIN, kernel, job);
     ls__onednn_leave(device, before);
     for (size_t part = 0; part < job->parts; part++)
         LS_TRY(ls__onednn_check(job->results[part], what));

@@ -13,8 +13,9 @@ static ls__cpu *cpu_of(ls_device *device) {
     return (ls__cpu *)device;
 }
 
-void ls__cpu_parallel(ls_device *device, size_t count, size_t cost, ls__cpu_body *body,
+void ls__cpu_parallel(ls_device *device, size_t count, size_t cost, ls__cpu_body *const kernel[],
                       const void *arguments) {
+    ls__cpu_body *body = kernel[cpu_of(device)->level];
     size_t most = cost >= LS__CPU_GRAIN ? count : (count * cost) / LS__CPU_GRAIN;
     size_t parts = ls__min_size(ls__min_size((size_t)device->threads, count), most);
     if (parts <= 1) {
@@ -71,7 +72,7 @@ struct bytes_arguments {
 };
 
 /* Items are cache lines, so that two threads never write the same one. */
-static void bytes_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(bytes_body) {
     const struct bytes_arguments *a = arguments;
     size_t first = begin * ALIGNMENT, last = ls__min_size(end * ALIGNMENT, a->bytes);
     if (a->from)
@@ -151,11 +152,14 @@ ls_status ls_device_cpu(ls_device **device, int threads) {
     if (threads < 0 || threads > MAX_THREADS)
         return ls__fail(LS_ERR_ARGUMENT, "ls_device_cpu: %d threads, want 0 (one) to %d", threads,
                         MAX_THREADS);
+    ls__cpu_level level;
+    LS_TRY(ls__cpu_level_choose(getenv("LOCKSTEP_CPU"), &level));
     ls__cpu *cpu = calloc(1, sizeof *cpu);
     if (!cpu)
         return ls__fail(LS_ERR_MEMORY, "ls_device_cpu: no memory for the device");
     cpu->base.table = &CPU_TABLE;
     cpu->base.threads = threads ? threads : 1;
+    cpu->level = level;
     ls_status status = ls__onednn_create(&cpu->onednn);
     if (status != LS_OK) {
         free(cpu);

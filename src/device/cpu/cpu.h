@@ -3,6 +3,7 @@
 #define LS_DEVICE_CPU_CPU_H
 
 #include "base/error.h"
+#include "device/cpu/level.h"
 #include "device/device.h"
 
 typedef struct ls__onednn ls__onednn; /* onednn.h */
@@ -10,21 +11,10 @@ typedef struct ls__onednn ls__onednn; /* onednn.h */
 typedef struct ls__cpu {
     ls_device base;
     ls__onednn *onednn;
-    char *scratch; /* grows to the largest need seen; one kernel at a time uses it */
+    ls__cpu_level level; /* of the own kernels */
+    char *scratch;       /* grows to the largest need seen; one kernel at a time uses it */
     size_t scratch_bytes;
 } ls__cpu;
-
-/* Compiled twice, for AVX2 and for any x86-64; the processor decides at load time. Bits do not
- * differ: without contraction to FMA each element is computed by the same IEEE operations, and
- * sums have their partial sums written out. Sanitizers run before the choice can be made. */
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) &&    \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define LS_KERNEL __attribute__((target_clones("avx2", "default")))
-#else
-#define LS_KERNEL
-#endif
-/* So that code of a kernel that is shared between kernels is vectorised like its own. */
-#define LS_INLINE static inline __attribute__((always_inline))
 
 /* Elements below which a second thread costs more than it brings (measured: a parallel region is
  * about 5 us). */
@@ -33,13 +23,10 @@ enum { LS__CPU_GRAIN = 16384 };
 /* Kernels that build values in pieces of this many elements before they store or add them. */
 enum { LS__CPU_PIECE = 256 };
 
-/* One part [begin, end) of a kernel's items. */
-typedef void ls__cpu_body(const void *arguments, size_t begin, size_t end);
-
-/* Runs `body` over [0, count), cut into one contiguous part a thread. `cost` is the number of
+/* Runs the kernel (LS_KERNEL) at the device's level over [0, count), cut into one contiguous part a thread. `cost` is the number of
  * elements one item stands for. A body must give each item a result that does not depend on the
  * cut, so that neither do the bits. */
-void ls__cpu_parallel(ls_device *device, size_t count, size_t cost, ls__cpu_body *body,
+void ls__cpu_parallel(ls_device *device, size_t count, size_t cost, ls__cpu_body *const kernel[],
                       const void *arguments);
 
 /* Memory that is valid until the next call. */

@@ -51,7 +51,7 @@ LS_INLINE void philox_run(uint64_t seed, uint64_t stream, uint64_t counter, uint
 }
 
 /* Items are runs of RUN groups; the last of a sample may be partial. */
-LS_KERNEL static void dropout_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(dropout_body) {
     const struct dropout_arguments *g = arguments;
     size_t runs = (g->groups + RUN - 1) / RUN;
     int32_t threshold = g->threshold;

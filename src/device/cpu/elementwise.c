@@ -26,7 +26,7 @@ struct unary_arguments {
     bool accumulate;
 };
 
-LS_KERNEL static void unary_forward_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(unary_forward_body) {
     const struct unary_arguments *a = arguments;
     const float *x = a->x;
     float *y = a->out;
@@ -124,7 +124,7 @@ LS_INLINE void unary_slopes(ls__unary op, size_t first, size_t count, const floa
     }
 }
 
-LS_KERNEL static void unary_backward_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(unary_backward_body) {
     const struct unary_arguments *a = arguments;
     float piece[LS__CPU_PIECE];
     for (size_t i = begin; i < end; i += LS__CPU_PIECE) {
@@ -176,7 +176,7 @@ LS_INLINE void binary_run(ls__binary op, size_t count, const float *a, const flo
     }
 }
 
-LS_KERNEL static void binary_forward_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(binary_forward_body) {
     const struct binary_arguments *g = arguments;
     if (!g->repeat) {
         binary_run(g->op, end - begin, g->a + begin, g->b + begin, g->out + begin);
@@ -253,7 +253,7 @@ LS_INLINE void binary_da_run(const struct binary_arguments *g, size_t begin, siz
     }
 }
 
-LS_KERNEL static void binary_da_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(binary_da_body) {
     const struct binary_arguments *g = arguments;
     if (!g->repeat) {
         binary_da_run(g, begin, end, begin);
@@ -263,7 +263,7 @@ LS_KERNEL static void binary_da_body(const void *arguments, size_t begin, size_t
         binary_da_run(g, row * g->columns, (row + 1) * g->columns, 0);
 }
 
-LS_KERNEL static void binary_db_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(binary_db_body) {
     const struct binary_arguments *g = arguments;
     float piece[LS__CPU_PIECE];
     for (size_t i = begin; i < end; i += LS__CPU_PIECE) {
@@ -282,7 +282,7 @@ struct repeated_arguments {
     size_t rows;
 };
 
-LS_KERNEL static void repeated_db_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(repeated_db_body) {
     const struct repeated_arguments *r = arguments;
     const struct binary_arguments *g = &r->g;
     for (size_t stripe = begin; stripe < end; stripe++) {
@@ -339,7 +339,7 @@ struct affine_arguments {
     bool accumulate;
 };
 
-LS_KERNEL static void affine_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(affine_body) {
     const struct affine_arguments *a = arguments;
     const float *x = a->x;
     float *y = a->y, factor = a->factor, term = a->term;

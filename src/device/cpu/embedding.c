@@ -17,7 +17,7 @@ static ls_status check_indices(size_t table_rows, const int32_t *indices, size_t
     return LS_OK;
 }
 
-LS_KERNEL static void forward_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(forward_body) {
     const struct embedding_arguments *g = arguments;
     for (size_t i = begin; i < end; i++)
         ls__cpu_store(g->to + i * g->columns, g->from + (size_t)g->indices[i] * g->columns,
@@ -37,7 +37,7 @@ ls_status ls__cpu_embedding_forward(ls_device *device, ls_dtype dtype, size_t ta
 /* Items are stripes of columns: every element adds its rows in the order of the indices. */
 enum { STRIPE = 64 };
 
-LS_KERNEL static void backward_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(backward_body) {
     const struct embedding_arguments *g = arguments;
     size_t first = begin * STRIPE, width = ls__min_size(end * STRIPE, g->columns) - first;
     if (!g->accumulate)

@@ -6,7 +6,7 @@
 
 /* "2.6.3 (OpenMP threads)" */
 void ls__cpu_library_version(char *text, size_t bytes);
-/* The instruction set its kernels use on this processor: "AVX-512 core with AMX". */
+/* The instruction set oneDNN's kernels use on this processor: "AVX-512 core with AMX". */
 const char *ls__cpu_library_isa(void);
 /* What bf16 computation would need and this processor lacks ("AVX-512 (F, BW, DQ, VL)"); NULL: nothing. */
 const char *ls__cpu_missing_for_bf16(void);

@@ -15,7 +15,7 @@ struct layer_norm_arguments {
     bool accumulate_dx, accumulate_dweight, accumulate_dbias;
 };
 
-LS_KERNEL static void forward_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(forward_body) {
     const struct layer_norm_arguments *g = arguments;
     size_t columns = g->columns;
     const float *weight = g->weight, *bias = g->bias;
@@ -50,7 +50,7 @@ ls_status ls__cpu_layer_norm_forward(ls_device *device, ls_dtype dtype, size_t r
 }
 
 /* With g = dy * weight and n = (x - mean) * rstd: dx = rstd * (g - mean(g) - n * mean(g * n)). */
-LS_KERNEL static void dx_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(dx_body) {
     const struct layer_norm_arguments *g = arguments;
     size_t columns = g->columns;
     const float *weight = g->weight;
@@ -84,7 +84,7 @@ LS_KERNEL static void dx_body(const void *arguments, size_t begin, size_t end) {
 /* Items are stripes of columns. Rows are added in order, in blocks, whatever the thread count. */
 enum { STRIPE = 64, ROW_BLOCK = 128 };
 
-LS_KERNEL static void parameters_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(parameters_body) {
     const struct layer_norm_arguments *g = arguments;
     for (size_t stripe = begin; stripe < end; stripe++) {
         size_t first = stripe * STRIPE, width = ls__min_size(STRIPE, g->columns - first);

@@ -39,7 +39,7 @@ LS_INLINE double sum_of_exps(const float *x, float most, size_t columns, float *
     return sum;
 }
 
-LS_KERNEL static void cross_entropy_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(cross_entropy_body) {
     const struct loss_arguments *g = arguments;
     for (size_t row = begin; row < end; row++) {
         const float *x = g->x + row * g->columns;
@@ -78,7 +78,7 @@ ls_status ls__cpu_cross_entropy_forward(ls_device *device, ls_dtype dtype, size_
     return LS_OK;
 }
 
-LS_KERNEL static void cross_entropy_backward_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(cross_entropy_backward_body) {
     const struct loss_arguments *g = arguments;
     float dloss = g->dloss;
     for (size_t row = begin; row < end; row++) {
@@ -146,7 +146,7 @@ LS_INLINE double block_squares(const float *a, const float *b, size_t count) {
            ((partial[1] + partial[5]) + (partial[3] + partial[7]));
 }
 
-LS_KERNEL static void squares_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(squares_body) {
     const struct loss_arguments *g = arguments;
     for (size_t block = begin; block < end; block++) {
         size_t first = block * BLOCK, count = ls__min_size(BLOCK, g->count - first);

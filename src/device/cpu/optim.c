@@ -9,8 +9,7 @@ struct sgd_arguments {
     const float *gradient;
 };
 
-LS_KERNEL static void sgd_body(const void *arguments, size_t begin, size_t end) {
-    const struct sgd_arguments *g = arguments;
+LS_INLINE void sgd_piece(const struct sgd_arguments *g, size_t begin, size_t end) {
     const ls__sgd o = g->o;
     float *restrict weight = g->weight, *restrict momentum = g->momentum;
     const float *restrict gradient = g->gradient;
@@ -39,10 +38,10 @@ LS_KERNEL static void sgd_body(const void *arguments, size_t begin, size_t end) 
 }
 
 /* In pieces, so that the second loop finds the first one's data in the cache. */
-static void sgd_pieces(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(sgd_body) {
     enum { PIECE = 1024 };
     for (size_t i = begin; i < end; i += PIECE)
-        sgd_body(arguments, i, ls__min_size(i + PIECE, end));
+        sgd_piece(arguments, i, ls__min_size(i + PIECE, end));
 }
 
 ls_status ls__cpu_sgd(ls_device *device, size_t count, const ls__sgd *o, float *weight,
@@ -51,7 +50,7 @@ ls_status ls__cpu_sgd(ls_device *device, size_t count, const ls__sgd *o, float *
                               .weight = weight,
                               .momentum = o->momentum != 0 ? momentum : NULL,
                               .gradient = gradient};
-    ls__cpu_parallel(device, count, 2, sgd_pieces, &g);
+    ls__cpu_parallel(device, count, 2, sgd_body, &g);
     return LS_OK;
 }
 
@@ -61,7 +60,7 @@ struct adam_arguments {
     const float *gradient;
 };
 
-LS_KERNEL static void adam_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(adam_body) {
     const struct adam_arguments *g = arguments;
     const ls__adam o = g->o;
     float *restrict weight = g->weight, *restrict first = g->first, *restrict second = g->second;

@@ -75,7 +75,7 @@ LS_INLINE void max_one(const ls__pool2d *s, const window *w, const float *x, flo
     *where = at;
 }
 
-LS_KERNEL static void max_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(max_body) {
     const struct pool_arguments *g = arguments;
     const ls__pool2d *s = &g->shape;
     for (size_t o = begin * s->out_h * s->out_w; o < end * s->out_h * s->out_w; o++) {
@@ -91,7 +91,7 @@ LS_KERNEL static void max_body(const void *arguments, size_t begin, size_t end) 
     }
 }
 
-LS_KERNEL static void average_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(average_body) {
     const struct pool_arguments *g = arguments;
     const ls__pool2d *s = &g->shape;
     float share = 1.0F / (float)(s->kernel * s->kernel);
@@ -146,7 +146,7 @@ static bool tiles(const ls__pool2d *s) {
            s->out_w * s->kernel == s->in_w;
 }
 
-LS_KERNEL static void max_backward_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(max_backward_body) {
     const struct pool_arguments *g = arguments;
     const ls__pool2d *s = &g->shape;
     size_t in = s->in_h * s->in_w * s->channels;
@@ -166,7 +166,7 @@ LS_KERNEL static void max_backward_body(const void *arguments, size_t begin, siz
     }
 }
 
-LS_KERNEL static void average_backward_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(average_backward_body) {
     const struct pool_arguments *g = arguments;
     const ls__pool2d *s = &g->shape;
     size_t in = s->in_h * s->in_w * s->channels;

@@ -20,7 +20,7 @@ static size_t stripes_of(size_t inner) {
     return (inner + STRIPE - 1) / STRIPE;
 }
 
-LS_KERNEL static void sum_runs_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(sum_runs_body) {
     const struct reduce_arguments *g = arguments;
     for (size_t o = begin; o < end; o++) {
         const float *x = g->x + o * g->n;
@@ -32,7 +32,7 @@ LS_KERNEL static void sum_runs_body(const void *arguments, size_t begin, size_t 
     }
 }
 
-LS_KERNEL static void sum_stripes_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(sum_stripes_body) {
     const struct reduce_arguments *g = arguments;
     size_t stripes = stripes_of(g->inner);
     for (size_t item = begin; item < end; item++) {
@@ -73,7 +73,7 @@ ls_status ls__cpu_sum(ls_device *device, ls_dtype dtype, size_t outer, size_t n,
 }
 
 /* Items are (outer, n) rows. */
-LS_KERNEL static void repeat_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(repeat_body) {
     const struct reduce_arguments *g = arguments;
     float scale = g->scale;
     for (size_t row = begin; row < end; row++) {
@@ -98,7 +98,7 @@ ls_status ls__cpu_repeat(ls_device *device, ls_dtype dtype, size_t outer, size_t
 }
 
 /* The first of equals wins, and the first NaN over everything. */
-LS_KERNEL static void max_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(max_body) {
     const struct reduce_arguments *g = arguments;
     size_t stripes = stripes_of(g->inner);
     for (size_t item = begin; item < end; item++) {
@@ -134,7 +134,7 @@ ls_status ls__cpu_max(ls_device *device, ls_dtype dtype, size_t outer, size_t n,
 }
 
 /* Items are outer indices. */
-static void max_backward_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(max_backward_body) {
     const struct reduce_arguments *g = arguments;
     for (size_t o = begin; o < end; o++) {
         float *dx = g->y + o * g->n * g->inner;

@@ -57,8 +57,8 @@ static void plan_permute(struct permute_arguments *g, size_t dims, const size_t 
             g->item_dims[g->item_dim_count++] = d;
 }
 
-static void permute_tile(size_t rows, size_t columns, const float *x, size_t x_stride, float *y,
-                         size_t y_stride, bool accumulate) {
+LS_INLINE void permute_tile(size_t rows, size_t columns, const float *x, size_t x_stride, float *y,
+                            size_t y_stride, bool accumulate) {
     if (accumulate) {
         for (size_t i = 0; i < rows; i++)
             for (size_t j = 0; j < columns; j++)
@@ -71,7 +71,7 @@ static void permute_tile(size_t rows, size_t columns, const float *x, size_t x_s
 }
 
 /* Items are all indices of item_dims. */
-LS_KERNEL static void permute_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(permute_body) {
     const struct permute_arguments *g = arguments;
     size_t inner = g->dims - 1, columns = g->extents[inner];
     for (size_t item = begin; item < end; item++) {
@@ -123,7 +123,7 @@ struct rows_arguments {
     bool accumulate;
 };
 
-LS_KERNEL static void copy_rows_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(copy_rows_body) {
     const struct rows_arguments *g = arguments;
     for (size_t row = begin; row < end; row++)
         ls__cpu_store(g->y + row * g->y_stride, g->x + row * g->x_stride, g->columns,

@@ -12,7 +12,7 @@ struct softmax_arguments {
     float *out;
 };
 
-LS_KERNEL static void forward_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(forward_body) {
     const struct softmax_arguments *g = arguments;
     size_t columns = g->columns;
     for (size_t row = begin; row < end; row++) {
@@ -52,7 +52,7 @@ ls_status ls__cpu_softmax_forward(ls_device *device, ls_dtype dtype, bool logari
 }
 
 /* softmax: dx = y * (dy - sum(dy * y)); log-softmax: dx = dy - exp(y) * sum(dy) */
-LS_KERNEL static void backward_body(const void *arguments, size_t begin, size_t end) {
+LS_KERNEL(backward_body) {
     const struct softmax_arguments *g = arguments;
     float piece[LS__CPU_PIECE];
     for (size_t row = begin; row < end; row++) {
