@@ -54,7 +54,9 @@ refused() {
   timeout 60 "$lockstep" bench "$@" >"$work/out" 2>"$work/err" || code=$?
   [ $code = "$want" ] || fail "bench $*: exit $code, want $want"
   [ ! -s "$work/out" ] || fail "bench $*: printed on stdout"
-  [ "$(wc -l <"$work/err")" = 1 ] && grep -qF -- "$text" "$work/err" || fail "bench $*: $(cat "$work/err")"
+  if [ "$(wc -l <"$work/err")" != 1 ] || ! grep -qF -- "$text" "$work/err"; then
+    fail "bench $*: $(cat "$work/err")"
+  fi
 }
 refused 2 "unknown benchmark trian" trian
 refused 2 "--model is missing" train
