@@ -31,7 +31,7 @@ static ls_model *new_net(ls_device *device) {
     ls_model *model;
     CHECK_OK(ls__module_create(&root, NULL, "", sizeof *root, net_forward));
     CHECK_OK(ls__linear_create(&m, root, "fc1", &builder, &fc));
-    CHECK_OK(ls__batch_norm_create(&m, root, "bn", &builder, HIDDEN));
+    CHECK_OK(ls__batch_norm_create(&m, root, "bn", &builder, HIDDEN, false));
     fc.in = HIDDEN;
     fc.out = CLASSES;
     CHECK_OK(ls__linear_create(&m, root, "fc2", &builder, &fc));

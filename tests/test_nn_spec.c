@@ -14,6 +14,10 @@ static void good_specs_are_filled_in(void **state) {
         {"cnn", 0, "cnn"},
         {"cnn:dropout=0", 0, "cnn:dropout=0"},
         {"cnn:dropout=.125", 0, "cnn:dropout=.125"},
+        {"resnet18", 0, "resnet18:channels=3,side=32,classes=10,width=64"},
+        {"resnet18:channels=1", 0, "resnet18:channels=1,side=28,classes=10,width=64"},
+        {"resnet18:width=4,classes=7,side=8,channels=2", 0,
+         "resnet18:channels=2,side=8,classes=7,width=4"},
         {"gpt:layers=4,heads=4,width=128,context=64", 65,
          "gpt:layers=4,heads=4,width=128,context=64,vocab=65"},
         {"gpt:vocab=9,context=8,width=6,heads=3,layers=1", 65,
@@ -41,7 +45,11 @@ static void bad_specs_name_the_part(void **state) {
         const char *spec, *part;
     } rows[] = {
         {"", "unknown; known are mlp:"},
-        {"resnet", "model \"resnet\": unknown; known are mlp:IN,...,OUT, cnn, gpt:"},
+        {"resnet", "model \"resnet\": unknown; known are mlp:IN,...,OUT, cnn, resnet18, gpt:"},
+        {"resnet18:depth=2", "unknown key \"depth\"; known are channels, side, classes, width"},
+        {"resnet18:side=33", "side is \"33\", want a whole number from 1 to 32"},
+        {"resnet18:side=27", "side 27 is odd, want an even number"},
+        {"resnet18:channels=0", "channels is \"0\""},
         {"mlp", "0 widths, want at least 2"},
         {"mlp:", "width 1 is \"\", want a whole number from 1"},
         {"mlp:784", "1 widths, want at least 2"},
@@ -101,7 +109,7 @@ static void long_specs_are_cut(void **state) {
     memset(text, 'x', sizeof text - 1);
     text[sizeof text - 1] = '\0';
     assert_int_equal(ls__spec_parse(&spec, text, 0), LS_ERR_ARGUMENT);
-    assert_message("known are mlp:IN,...,OUT, cnn, gpt:layers=");
+    assert_message("known are mlp:IN,...,OUT, cnn, resnet18, gpt:layers=");
     assert_message("gpt2-124m");
 }
 

@@ -200,7 +200,7 @@ static void statistics_are_folded(void **state) {
     ls_model *model;
     ls_optimizer *optimizer;
     assert_ok(ls__module_create(&root, NULL, "", sizeof *root, no_forward));
-    assert_ok(ls__batch_norm_create(&layer, root, "bn", &builder, 2));
+    assert_ok(ls__batch_norm_create(&layer, root, "bn", &builder, 2, false));
     assert_ok(ls__model_adopt(&model, device, root));
     assert_ok(ls_optimizer_create(&optimizer, model, &(ls_optimizer_options){0}));
     ls_parameter *mean = find_parameter(model, "bn.running_mean");

@@ -254,6 +254,56 @@ def bn_net(p, x, training=True):
     return F.linear(F.max_pool2d(x, 2).flatten(1), p["fc.weight"], p["fc.bias"])
 
 
+RESNET_WIDTH = 4
+
+
+def resnet_params(channels, classes, width):
+    p = {}
+
+    def conv_bn(conv, bn, n_in, n_out, kernel):
+        shape = (n_out, n_in, kernel, kernel)
+        name = conv + ".weight"
+        p[name] = normal(name, shape, math.sqrt(2 / (n_out * kernel * kernel)))
+        p[bn + ".weight"], p[bn + ".bias"] = ones(n_out), zeros(n_out)
+        p[bn + ".running_mean"], p[bn + ".running_var"] = zeros(n_out), ones(n_out)
+
+    conv_bn("conv1", "bn1", channels, width, 3)
+    n_in = width
+    for layer in range(4):
+        n_out = width << layer
+        for i in range(2):
+            b = "layer%d.%d." % (layer + 1, i)
+            conv_bn(b + "conv1", b + "bn1", n_in, n_out, 3)
+            conv_bn(b + "conv2", b + "bn2", n_out, n_out, 3)
+            if n_in != n_out:
+                conv_bn(b + "downsample.0", b + "downsample.1", n_in, n_out, 1)
+            n_in = n_out
+    for name, shape in (("fc.weight", (classes, n_in)), ("fc.bias", (classes,))):
+        p[name] = uniform(name, shape, n_in)
+    return p
+
+
+def resnet(p, x, training=True):
+    def norm(x, n):
+        return F.batch_norm(x, p[n + ".running_mean"], p[n + ".running_var"], p[n + ".weight"],
+                            p[n + ".bias"], training, 0.1, 1e-5)
+
+    x = F.pad(x, [(32 - x.shape[2]) // 2] * 4)
+    x = F.relu(norm(F.conv2d(x, p["conv1.weight"], padding=1), "bn1"))
+    for layer in range(4):
+        for i in range(2):
+            b = "layer%d.%d." % (layer + 1, i)
+            stride = 2 if layer > 0 and i == 0 else 1
+            y = F.conv2d(x, p[b + "conv1.weight"], stride=stride, padding=1)
+            y = F.relu(norm(y, b + "bn1"))
+            y = norm(F.conv2d(y, p[b + "conv2.weight"], padding=1), b + "bn2")
+            if b + "downsample.0.weight" in p:
+                x = norm(F.conv2d(x, p[b + "downsample.0.weight"], stride=stride),
+                         b + "downsample.1")
+            x = F.relu(y + x)
+    return F.linear(x.mean((2, 3)), p["fc.weight"], p["fc.bias"])
+
+
 # --- training ---------------------------------------------------------------------------------------
 
 def train(file, spec, params, forward, inputs, targets, optimizer, clip=None, evaluate=None):
@@ -311,6 +361,11 @@ def main():
           images(STEPS, 16, 1, 8, 8), labels(STEPS, 5, 16),
           lambda p: torch.optim.SGD(values(p), lr=0.1, momentum=0.9),
           evaluate=lambda p, x: bn_net(p, x, training=False))
+    train("model_resnet.safetensors", "resnet18:channels=1,width=%d" % RESNET_WIDTH,
+          resnet_params(1, 10, RESNET_WIDTH), resnet,
+          images(2, 8, 1, 28, 28), labels(2, 10, 8),
+          lambda p: torch.optim.SGD(values(p), lr=0.02, momentum=0.9),
+          evaluate=lambda p, x: resnet(p, x, training=False))
 
 
 main()

@@ -16,6 +16,10 @@ static void model_ends(const ls__spec *spec, size_t *inputs, size_t *outputs) {
         *inputs = LS__CNN_SIDE * LS__CNN_SIDE;
         *outputs = LS__CNN_CLASSES;
         return;
+    case LS__RESNET:
+        *inputs = spec->channels * spec->side * spec->side;
+        *outputs = spec->classes;
+        return;
     case LS__GPT:
         *inputs = spec->context;
         *outputs = spec->vocab;
@@ -28,7 +32,7 @@ static ls_status check_fit(const ls_dataset *dataset, const char *data, const ls
     bool tokens = ls_dataset_get_kind(dataset) == LS_TOKENS;
     if (tokens != (spec->kind == LS__GPT))
         return ls__fail(LS_ERR_ARGUMENT, "--model %s does not fit --data %s: %s", spec->text, data,
-                        tokens ? "a text wants a gpt" : "images want mlp or cnn");
+                        tokens ? "a text wants a gpt" : "images want mlp, cnn or resnet18");
     size_t wanted = 0, outputs = 0, classes = ls_dataset_classes(dataset);
     model_ends(spec, &wanted, &outputs);
     if (outputs < classes)

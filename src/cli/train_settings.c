@@ -64,7 +64,7 @@ bool ls__train_parse(int argc, char **argv, ls__train_settings *s, int *code) {
          .kind = LS__OPTION_TEXT,
          .text = &s->model,
          .help =
-             "mlp:784,1024,10 | cnn | gpt:layers=,heads=,width=,context=[,vocab=][,dropout=] | gpt2-124m"},
+             "mlp:784,1024,10 | cnn | resnet18[:channels=1][,side=][,classes=][,width=] | gpt:layers=,heads=,width=,context=[,vocab=][,dropout=] | gpt2-124m"},
         {.name = "data",
          .placeholder = "SPEC",
          .kind = LS__OPTION_TEXT,

@@ -3,6 +3,12 @@
  * ls_optimizer_step folds their average into the running ones. */
 #include "nn/layers.h"
 
+typedef struct batch_norm {
+    ls__module base;
+    bool relu;
+    ls_tensor *residual; /* of the next forward */
+} batch_norm;
+
 static const float EPSILON = 1e-5F;
 
 enum { WEIGHT, BIAS, MEAN, VARIANCE };
@@ -22,14 +28,24 @@ static ls_tensor *forward(ls_step *step, ls__module *module, ls_tensor *x) {
             return ls__step_fail(step, status);
         mean->samples = variance->samples = x->shape[0];
     }
-    return ls_batch_norm(step, x, &module->parameters[WEIGHT]->value,
-                         &module->parameters[BIAS]->value, state, EPSILON);
+    batch_norm *m = (batch_norm *)module;
+    ls_tensor *weight = &module->parameters[WEIGHT]->value, *residual = m->residual;
+    ls_tensor *bias = &module->parameters[BIAS]->value;
+    m->residual = NULL;
+    if (m->relu)
+        return ls_batch_norm_relu(step, x, residual, weight, bias, state, EPSILON);
+    return ls_batch_norm(step, x, weight, bias, state, EPSILON);
+}
+
+void ls__batch_norm_add(ls__module *module, ls_tensor *residual) {
+    ((batch_norm *)module)->residual = residual;
 }
 
 ls_status ls__batch_norm_create(ls__module **module, ls__module *parent, const char *name,
-                                const ls__builder *builder, size_t channels) {
+                                const ls__builder *builder, size_t channels, bool relu) {
     ls__init one = {.kind = LS__CONSTANT, .scale = 1}, zero = {.kind = LS__CONSTANT};
-    LS_TRY(ls__module_create(module, parent, name, sizeof(ls__module), forward));
+    LS_TRY(ls__module_create(module, parent, name, sizeof(batch_norm), forward));
+    ((batch_norm *)*module)->relu = relu;
     LS_TRY(ls__module_add(*module, builder, "weight", LS_WEIGHT, &channels, 1, one));
     LS_TRY(ls__module_add(*module, builder, "bias", LS_WEIGHT, &channels, 1, zero));
     LS_TRY(ls__module_add(*module, builder, "running_mean", LS_STATISTIC, &channels, 1, zero));

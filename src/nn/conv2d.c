@@ -14,7 +14,9 @@ static ls_tensor *forward(ls_step *step, ls__module *module, ls_tensor *x) {
 ls_status ls__conv2d_create(ls__module **module, ls__module *parent, const char *name,
                             const ls__builder *builder, const ls__conv2d_layer_options *options) {
     size_t shape[4] = {options->out, options->in, options->kernel, options->kernel};
-    ls__init init = ls__init_fan_in(options->in * options->kernel * options->kernel);
+    ls__init init = options->init.scale != 0
+                        ? options->init
+                        : ls__init_fan_in(options->in * options->kernel * options->kernel);
     LS_TRY(ls__module_create(module, parent, name, sizeof(conv2d), forward));
     ((conv2d *)*module)->geometry = options->geometry;
     LS_TRY(ls__module_add(*module, builder, "weight", LS_WEIGHT, shape, 4, init));

@@ -26,6 +26,23 @@ static work cnn_work(void) {
     return w;
 }
 
+/* resnet.c: the first layer, and four stages of two blocks */
+static work resnet_work(const ls__spec *spec) {
+    size_t in = spec->width, side = LS__RESNET_SIDE;
+    work w = {.first = conv(spec->channels, in, 3, side)};
+    for (size_t stage = 0; stage < LS__RESNET_BLOCKS / 2; stage++) {
+        size_t out = spec->width << stage;
+        if (stage > 0) {
+            side /= 2;
+            w.rest += conv(in, out, 1, side);
+        }
+        w.rest += conv(in, out, 3, side) + 3 * conv(out, out, 3, side);
+        in = out;
+    }
+    w.rest += (double)in * (double)spec->classes;
+    return w;
+}
+
 double ls__model_step_flops(const ls_model *model, size_t batch) {
     const ls__spec *spec = &model->spec;
     work w = {0};
@@ -40,6 +57,9 @@ double ls__model_step_flops(const ls_model *model, size_t batch) {
         break;
     case LS__CNN:
         w = cnn_work();
+        break;
+    case LS__RESNET:
+        w = resnet_work(spec);
         break;
     }
     return (double)batch * (4 * w.first + 6 * w.rest);

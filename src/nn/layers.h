@@ -21,13 +21,16 @@ typedef struct ls__conv2d_layer_options {
     size_t in, out, kernel;
     ls_conv2d_options geometry;
     bool no_bias;
+    ls__init init; /* of weight, where its scale is not 0 */
 } ls__conv2d_layer_options;
 ls_status ls__conv2d_create(ls__module **module, ls__module *parent, const char *name,
                             const ls__builder *builder, const ls__conv2d_layer_options *options);
 
-/* weight, bias, and the statistics running_mean, running_var: all (channels) */
+/* weight, bias, and the statistics running_mean, running_var: all (channels). relu: follows. */
 ls_status ls__batch_norm_create(ls__module **module, ls__module *parent, const char *name,
-                                const ls__builder *builder, size_t channels);
+                                const ls__builder *builder, size_t channels, bool relu);
+/* What the next forward adds before its relu, which the layer must have. */
+void ls__batch_norm_add(ls__module *module, ls_tensor *residual);
 
 /* weight and bias (width); epsilon 1e-5 */
 ls_status ls__layer_norm_create(ls__module **module, ls__module *parent, const char *name,

@@ -49,6 +49,8 @@ static ls_status build(ls__module **root, const ls__spec *spec, const ls_model_o
         return ls__mlp_create(root, &builder, spec);
     case LS__CNN:
         return ls__cnn_create(root, &builder, spec);
+    case LS__RESNET:
+        return ls__resnet_create(root, &builder, spec);
     case LS__GPT:
         return ls__gpt_create(root, &builder, spec);
     }
@@ -64,6 +66,9 @@ static void describe(ls_model *model, const ls__spec *spec) {
     } else if (spec->kind == LS__CNN) {
         model->classes = LS__CNN_CLASSES;
         model->input_elements = (size_t)LS__CNN_SIDE * LS__CNN_SIDE;
+    } else if (spec->kind == LS__RESNET) {
+        model->classes = spec->classes;
+        model->input_elements = spec->channels * spec->side * spec->side;
     } else {
         model->classes = spec->vocab;
         model->context = spec->context;

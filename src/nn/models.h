@@ -11,6 +11,9 @@ ls_status ls__mlp_create(ls__module **root, const ls__builder *builder, const ls
 ls_status ls__cnn_create(ls__module **root, const ls__builder *builder, const ls__spec *spec);
 ls_status ls__gpt_create(ls__module **root, const ls__builder *builder, const ls__spec *spec);
 
+ls_status ls__resnet_create(ls__module **root, const ls__builder *builder, const ls__spec *spec);
+
 enum { LS__CNN_SIDE = 28, LS__CNN_CLASSES = 10 };
+enum { LS__RESNET_SIDE = 32, LS__RESNET_BLOCKS = 8 };
 
 #endif

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #define GPT_WANTED "gpt:layers=,heads=,width=,context=,vocab= (and dropout= if wanted)"
-#define KNOWN "mlp:IN,...,OUT, cnn, " GPT_WANTED ", gpt2-124m"
+#define KNOWN "mlp:IN,...,OUT, cnn, resnet18, " GPT_WANTED ", gpt2-124m"
 
 enum { SHOWN = 100 }; /* characters of the user's text that messages repeat */
 
@@ -159,6 +159,28 @@ static ls_status parse_cnn(ls__spec *spec, const char *text, const char *rest) {
     return LS_OK;
 }
 
+static ls_status parse_resnet(ls__spec *spec, const char *text, const char *rest) {
+    enum { CHANNELS, SIDE, CLASSES, WIDTH, KEYS, LARGEST_SIDE = 32 };
+    key keys[KEYS] = {
+        {.name = "channels", .limit = 1 << 10, .number = &spec->channels},
+        {.name = "side", .limit = LARGEST_SIDE, .number = &spec->side},
+        {.name = "classes", .limit = 1 << 20, .number = &spec->classes},
+        {.name = "width", .limit = 1 << 12, .number = &spec->width},
+    };
+    spec->channels = 3;
+    spec->classes = 10;
+    spec->width = 64;
+    LS_TRY(parse_keys(text, rest, keys, KEYS));
+    if (!keys[SIDE].given) /* grey images come from the MNIST family */
+        spec->side = spec->channels == 1 ? 28 : LARGEST_SIDE;
+    if (spec->side % 2 != 0)
+        return ls__fail(LS_ERR_ARGUMENT, "model \"%.*s\": side %zu is odd, want an even number",
+                        SHOWN, text, spec->side);
+    snprintf(spec->text, sizeof spec->text, "resnet18:channels=%zu,side=%zu,classes=%zu,width=%zu",
+             spec->channels, spec->side, spec->classes, spec->width);
+    return LS_OK;
+}
+
 static ls_status parse_gpt(ls__spec *spec, const char *text, const char *rest,
                            size_t default_vocab) {
     enum { VOCAB = 4, REQUIRED = 5, DROPOUT = 5, KEYS = 6 };
@@ -207,6 +229,10 @@ ls_status ls__spec_parse(ls__spec *spec, const char *text, size_t default_vocab)
     if (equal(kind, "cnn")) {
         spec->kind = LS__CNN;
         return parse_cnn(spec, text, rest);
+    }
+    if (equal(kind, "resnet18")) {
+        spec->kind = LS__RESNET;
+        return parse_resnet(spec, text, rest);
     }
     spec->kind = LS__GPT;
     if (equal(kind, "gpt"))

@@ -8,14 +8,15 @@
 
 enum { LS__SPEC_WIDTHS = 64, LS__SPEC_TEXT = 1024 };
 
-typedef enum ls__model_kind { LS__MLP, LS__CNN, LS__GPT } ls__model_kind;
+typedef enum ls__model_kind { LS__MLP, LS__CNN, LS__RESNET, LS__GPT } ls__model_kind;
 
 typedef struct ls__spec {
     ls__model_kind kind;
     size_t widths[LS__SPEC_WIDTHS]; /* mlp: input, hidden..., output */
     size_t width_count;
     size_t layers, heads, width, context, vocab; /* gpt */
-    double dropout;                              /* cnn (when given), gpt */
+    size_t channels, side, classes; /* resnet18, whose width is that of its first layer */
+    double dropout;                 /* cnn (when given), gpt */
     bool dropout_given;
     char text[LS__SPEC_TEXT]; /* the same spec with everything filled in */
 } ls__spec;
