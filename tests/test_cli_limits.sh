@@ -25,6 +25,13 @@ done
 (ulimit -n 64 && exec "$lockstep" train "${gpt[@]}" --steps 1 --ranks 2 --transport tcp) >/dev/null 2>"$work/stderr" ||
   { fail "64 open files are enough for 2 ranks over tcp"; cat "$work/stderr"; }
 
+# More ranks than open files: told before memory is taken for them
+(ulimit -n 256 && RANK=0 WORLD_SIZE=1000000 MASTER_ADDR=127.0.0.1 MASTER_PORT=$(free_port) LOCKSTEP_TIMEOUT=1 \
+  exec timeout 20 "$lockstep" train "${gpt[@]}" --batch-size 90000 --steps 1) >/dev/null 2>"$work/stderr"
+code=$?
+[ $code = 1 ] && grep -q '1000000 ranks wants .* open files' "$work/stderr" ||
+  { fail "a million ranks: exit $code"; cat "$work/stderr"; }
+
 # Files that may not grow: 1 KiB ends the metrics, 4 KiB the model
 for ranks in 1 2; do
   for blocks in 0 1 4; do

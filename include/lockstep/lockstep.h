@@ -1,5 +1,7 @@
 /* All of Lockstep. Trainers with their own tensors need only status.h, job.h, group.h and reducer.h
- * (liblockstep-comm). */
+ * (liblockstep-comm).
+ *
+ * A handle that is NULL gives LS_ERR_ARGUMENT; 0, -1 for a rank, or NULL from functions without a status. */
 #ifndef LOCKSTEP_LOCKSTEP_H
 #define LOCKSTEP_LOCKSTEP_H
 

@@ -298,20 +298,22 @@ void ls_safetensors_close(ls_safetensors *file) {
 }
 
 size_t ls_safetensors_count(const ls_safetensors *file) {
-    return file->count;
+    return file ? file->count : 0;
 }
 
 const ls_safetensors_entry *ls_safetensors_get(const ls_safetensors *file, size_t i) {
-    return i < file->count ? &file->entries[i] : NULL;
+    return file && i < file->count ? &file->entries[i] : NULL;
 }
 
 const ls_safetensors_entry *ls_safetensors_find(const ls_safetensors *file, const char *name) {
     const ls_safetensors_entry key = {.name = name}, *pointer = &key;
+    if (!file || !name)
+        return NULL;
     const ls_safetensors_entry **found =
         bsearch(&pointer, file->by_name, file->count, sizeof(void *), compare_name);
     return found ? *found : NULL;
 }
 
 const char *ls_safetensors_metadata(const ls_safetensors *file, const char *key) {
-    return json_string_value(json_object_get(file->metadata, key));
+    return file && key ? json_string_value(json_object_get(file->metadata, key)) : NULL;
 }

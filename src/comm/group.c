@@ -6,11 +6,11 @@
 #include <math.h>
 
 int ls_group_rank(const ls_group *group) {
-    return group->transport->rank;
+    return group ? group->transport->rank : -1;
 }
 
 int ls_group_size(const ls_group *group) {
-    return group->transport->size;
+    return group ? group->transport->size : 0;
 }
 
 /* --- checks ---------------------------------------------------------------------------------- */

@@ -173,25 +173,25 @@ void ls_job_finish(ls_job *job) {
 }
 
 int ls_job_rank(const ls_job *job) {
-    return job->place.rank;
+    return job ? job->place.rank : -1;
 }
 
 int ls_job_world_size(const ls_job *job) {
-    return job->place.world_size;
+    return job ? job->place.world_size : 0;
 }
 
 int ls_job_local_rank(const ls_job *job) {
-    return job->place.local_rank;
+    return job ? job->place.local_rank : -1;
 }
 
 int ls_job_local_world_size(const ls_job *job) {
-    return job->place.local_world_size;
+    return job ? job->place.local_world_size : 0;
 }
 
 const char *ls_job_transport(const ls_job *job) {
-    return job->world->transport->table->name;
+    return job ? job->world->transport->table->name : NULL;
 }
 
 ls_group *ls_job_world(ls_job *job) {
-    return job->world;
+    return job ? job->world : NULL;
 }

@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 /* --- running one operation ------------------------------------------------------------------- */
 
@@ -96,6 +98,16 @@ static void number(ls_group *group, ls__operation *operation) {
         header->sequence = ++group->collectives;
 }
 
+/* A fork must not wait for a lock, either: another thread may have held it. */
+static ls_status check_home(const ls_group *group) {
+    if (*group->at_home)
+        return LS_OK;
+    return ls__fail(LS_ERR_STATE,
+                    "this process was forked from rank %d and is no rank itself; only the parent "
+                    "may use the group",
+                    group->transport->rank);
+}
+
 /* Called with the lock. */
 static ls_status submit(ls_group *group, ls_work *work) {
     if (group->broken != LS_OK)
@@ -124,6 +136,7 @@ static ls_status wait_for(ls_group *group, ls_work *work) {
 }
 
 ls_status ls__work_run(ls_group *group, const ls__operation *operation) {
+    LS_TRY(check_home(group));
     ls_work work = {.operation = *operation, .group = group, .blocking = true};
     pthread_mutex_lock(&group->lock);
     ls_status status = submit(group, &work);
@@ -134,6 +147,7 @@ ls_status ls__work_run(ls_group *group, const ls__operation *operation) {
 }
 
 ls_status ls__work_start(ls_group *group, const ls__operation *operation, ls_work **work) {
+    LS_TRY(check_home(group));
     ls_work *new_work = calloc(1, sizeof *new_work);
     if (!new_work)
         return ls__fail(LS_ERR_MEMORY, "%s: no memory for a work handle",
@@ -156,6 +170,7 @@ ls_status ls_work_wait(ls_work *work, ls_work_times *times) {
     if (!work)
         return ls__fail(LS_ERR_ARGUMENT, "work_wait: work is NULL");
     ls_group *group = work->group;
+    LS_TRY(check_home(group));
     pthread_mutex_lock(&group->lock);
     ls_status status = wait_for(group, work);
     pthread_mutex_unlock(&group->lock);
@@ -166,21 +181,40 @@ ls_status ls_work_wait(ls_work *work, ls_work_times *times) {
 }
 
 int ls_work_done(const ls_work *work) {
-    return atomic_load_explicit(&work->done, memory_order_acquire);
+    return work ? atomic_load_explicit(&work->done, memory_order_acquire) : 0;
 }
 
 /* --- the group's life ------------------------------------------------------------------------ */
 
+/* A page of our own with a 1 in it. Kernels before 4.14 cannot wipe it: there a child goes unnoticed. */
+static const uint32_t *make_home(void) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    uint32_t *home = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (home == MAP_FAILED)
+        return NULL;
+    (void)madvise(home, page, MADV_WIPEONFORK);
+    *home = 1;
+    return home;
+}
+
+static void free_home(const uint32_t *home) {
+    if (home)
+        munmap((void *)(uintptr_t)home, (size_t)sysconf(_SC_PAGESIZE));
+}
+
 ls_status ls__group_create(ls_group **group, ls__transport *transport, double timeout_s) {
     ls_group *g = calloc(1, sizeof *g);
     uint64_t *counters = calloc(2 * (size_t)transport->size, sizeof *counters);
-    if (!g || !counters) {
+    const uint32_t *home = make_home();
+    if (!g || !counters || !home) {
+        free_home(home);
         free(g);
         free(counters);
         transport->table->close(transport);
         return ls__fail(LS_ERR_MEMORY, "no memory for a group of %d ranks", transport->size);
     }
     g->transport = transport;
+    g->at_home = home;
     g->timeout_s = timeout_s;
     g->sent = counters;
     g->received = counters + transport->size;
@@ -191,7 +225,7 @@ ls_status ls__group_create(ls_group **group, ls__transport *transport, double ti
 }
 
 void ls__group_destroy(ls_group *group) {
-    if (!group)
+    if (!group || !*group->at_home) /* a child's copy ends with the child */
         return;
     pthread_mutex_lock(&group->lock);
     group->stop = true;
@@ -203,6 +237,7 @@ void ls__group_destroy(ls_group *group) {
     group->transport->table->close(group->transport);
     pthread_mutex_destroy(&group->lock);
     pthread_cond_destroy(&group->changed);
+    free_home(group->at_home);
     free(group->sent);
     free(group);
 }

@@ -20,6 +20,9 @@ struct ls_work {
 
 struct ls_group {
     ls__transport *transport; /* owned */
+    /* 1 here, 0 in a process forked from this one: a page that the kernel wipes. A child has copies of
+     * the connections and the counters; what it sent or took would be missing in the parent. */
+    const uint32_t *at_home;
     double timeout_s;
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t changed;

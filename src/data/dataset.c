@@ -63,14 +63,16 @@ ls_dataset_kind ls_dataset_get_kind(const ls_dataset *dataset) {
 }
 
 size_t ls_dataset_count(const ls_dataset *dataset, ls_split split) {
-    return dataset->count[split == LS_VALIDATION];
+    return dataset ? dataset->count[split == LS_VALIDATION] : 0;
 }
 
 size_t ls_dataset_classes(const ls_dataset *dataset) {
-    return dataset->classes;
+    return dataset ? dataset->classes : 0;
 }
 
 size_t ls_dataset_sample_shape(const ls_dataset *dataset, size_t shape[3]) {
+    if (!dataset)
+        return 0;
     for (size_t i = 0; i < dataset->dims; i++)
         shape[i] = dataset->shape[i];
     return dataset->dims;
@@ -81,7 +83,7 @@ uint64_t ls__dataset_fingerprint(const ls_dataset *dataset) {
 }
 
 const unsigned char *ls_dataset_vocabulary(const ls_dataset *dataset) {
-    return dataset->kind == LS_TOKENS ? dataset->vocabulary : NULL;
+    return dataset ? dataset->kind == LS_TOKENS ? dataset->vocabulary : NULL : NULL;
 }
 
 size_t ls__dataset_input_size(const ls_dataset *dataset) {

@@ -260,7 +260,7 @@ void ls_loader_destroy(ls_loader *loader) {
 /* --- handing out -------------------------------------------------------------------------------- */
 
 uint64_t ls_loader_batches_per_epoch(const ls_loader *loader) {
-    return loader->batches_per_epoch;
+    return loader ? loader->batches_per_epoch : 0;
 }
 
 ls_status ls_loader_next(ls_loader *loader, const ls_batch **batch) {

@@ -93,11 +93,15 @@ static void print_failure(const ls__launch_job *job) {
     const ls__rank *first = &job->ranks[job->first_failure];
     const ls__lines *words = last_words(first);
     size_t count = ls__lines_tail_count(words);
+    const char *introduction = count ? "; its last lines:" : " without a word";
     char how[120];
+    if (count && first->number == 0 && job->options->rank0_speaks) { /* they passed already */
+        count = 0;
+        introduction = "; its last lines stand above";
+    }
     ls__rank_describe(first, how, sizeof how);
     fprintf(stderr, "%s: rank %d (pid %d) failed first: it %s after %.1f s%s\n", job->command,
-            first->number, (int)first->pid, how, seconds_of(job, first),
-            count ? "; its last lines:" : " without a word");
+            first->number, (int)first->pid, how, seconds_of(job, first), introduction);
     for (size_t i = 0; i < count; i++)
         fprintf(stderr, "    %s\n", ls__lines_tail(words, i));
     if (first->signal == SIGKILL)

@@ -17,6 +17,8 @@ static void add_number(XXH64_state_t *state, uint64_t number) {
 }
 
 uint64_t ls_model_hash(const ls_model *model) {
+    if (!model)
+        return 0;
     XXH64_state_t *state = model->hash_state;
     XXH64_reset(state, 0);
     for (size_t i = 0; i < model->parameter_count; i++) {

@@ -132,6 +132,12 @@ static ls_status check_tokens(const ls_model *model, const ls_tensor *input) {
 }
 
 ls_tensor *ls_model_forward(ls_step *step, ls_model *model, ls_tensor *input) {
+    if (!step) {
+        ls__fail(LS_ERR_ARGUMENT, "ls_model_forward: step is NULL");
+        return NULL;
+    }
+    if (!model)
+        return ls__step_fail(step, ls__fail(LS_ERR_ARGUMENT, "ls_model_forward: model is NULL"));
     if (!input)
         return ls__step_fail(
             step, ls__fail(LS_ERR_ARGUMENT, "model %s: input is NULL", model->spec.text));
@@ -142,29 +148,29 @@ ls_tensor *ls_model_forward(ls_step *step, ls_model *model, ls_tensor *input) {
 }
 
 const char *ls_model_spec(const ls_model *model) {
-    return model->spec.text;
+    return model ? model->spec.text : NULL;
 }
 
 size_t ls_model_parameter_count(const ls_model *model) {
-    return model->parameter_count;
+    return model ? model->parameter_count : 0;
 }
 
 ls_parameter *ls_model_parameter(ls_model *model, size_t i) {
-    return i < model->parameter_count ? model->parameters[i] : NULL;
+    return model ? i < model->parameter_count ? model->parameters[i] : NULL : NULL;
 }
 
 size_t ls_model_element_count(const ls_model *model) {
-    return model->element_count;
+    return model ? model->element_count : 0;
 }
 
 size_t ls_model_context(const ls_model *model) {
-    return model->context;
+    return model ? model->context : 0;
 }
 
 size_t ls_model_classes(const ls_model *model) {
-    return model->classes;
+    return model ? model->classes : 0;
 }
 
 size_t ls_model_input_elements(const ls_model *model) {
-    return model->input_elements;
+    return model ? model->input_elements : 0;
 }

@@ -123,7 +123,7 @@ void ls__parameter_destroy(ls_parameter *parameter) {
 }
 
 const char *ls_parameter_name(const ls_parameter *parameter) {
-    return parameter->name;
+    return parameter ? parameter->name : NULL;
 }
 
 ls_role ls_parameter_role(const ls_parameter *parameter) {
@@ -135,5 +135,5 @@ ls_tensor *ls_parameter_value(ls_parameter *parameter) {
 }
 
 float *ls_parameter_gradient(ls_parameter *parameter) {
-    return parameter->gradient;
+    return parameter ? parameter->gradient : NULL;
 }

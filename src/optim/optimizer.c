@@ -218,6 +218,8 @@ static ls_status fold_statistic(const ls_optimizer *optimizer, ls_parameter *p) 
 }
 
 ls_status ls_optimizer_step(ls_optimizer *optimizer, double learning_rate, double *norm) {
+    if (!optimizer)
+        return ls__fail(LS_ERR_ARGUMENT, "ls_optimizer_step: optimizer is NULL");
     double total = 0, scale = 1;
     ls_model *model = optimizer->model;
     LS_TRY(check_option("learning rate", learning_rate, INFINITY));

@@ -51,6 +51,8 @@ struct ls_ddp {
 };
 
 static ls_status check_alive(const ls_ddp *ddp) {
+    if (!ddp)
+        return ls__fail(LS_ERR_ARGUMENT, "ddp is NULL");
     if (ddp->failed != LS_OK)
         return ls__fail(ddp->failed, "ddp: an earlier step failed; end the job");
     return LS_OK;
@@ -225,8 +227,8 @@ void ls_ddp_destroy(ls_ddp *ddp) {
 }
 
 void ls_ddp_shards(const ls_ddp *ddp, size_t *first, size_t *count) {
-    *first = ddp->first;
-    *count = ddp->count;
+    *first = ddp ? ddp->first : 0;
+    *count = ddp ? ddp->count : 0;
 }
 
 /* --- the ready order, once --- */
@@ -448,7 +450,7 @@ ls_status ls_ddp_wait(ls_ddp *ddp, ls_reducer_report *report) {
 }
 
 double ls_ddp_loss(const ls_ddp *ddp) {
-    return (double)ddp->loss;
+    return ddp ? (double)ddp->loss : 0;
 }
 
 ls_status ls_ddp_verify(ls_ddp *ddp) {

@@ -212,6 +212,8 @@ static ls_status take_order(ls_reducer *reducer) {
 }
 
 ls_status ls_reducer_set_order(ls_reducer *reducer, const size_t *order) {
+    if (!reducer)
+        return ls__fail(LS_ERR_ARGUMENT, "ls_reducer_set_order: reducer is NULL");
     if (reducer->in_step)
         return ls__fail(LS_ERR_STATE, "ls_reducer_set_order: a step is running; call it after "
                                       "ls_reducer_wait");
@@ -228,17 +230,19 @@ ls_status ls_reducer_set_order(ls_reducer *reducer, const size_t *order) {
 }
 
 void *ls_reducer_gradient(ls_reducer *reducer, size_t i) {
+    if (!reducer)
+        return NULL;
     if (i >= reducer->layout.count || reducer->layout.place[i].extent == 0)
         return NULL;
     return reducer->memory + reducer->layout.place[i].offset;
 }
 
 bool ls_reducer_reduced(const ls_reducer *reducer) {
-    return reducer->reduced;
+    return reducer ? reducer->reduced : false;
 }
 
 bool ls_reducer_used(const ls_reducer *reducer, size_t i) {
-    return i < reducer->layout.count && reducer->used[i];
+    return reducer ? i < reducer->layout.count && reducer->used[i] : false;
 }
 
 /* --- a step ---------------------------------------------------------------------------------- */
@@ -262,6 +266,8 @@ static bool has_mark(const ls_reducer *reducer, const ls__place *place) {
 }
 
 ls_status ls_reducer_begin(ls_reducer *reducer, double weight) {
+    if (!reducer)
+        return ls__fail(LS_ERR_ARGUMENT, "ls_reducer_begin: reducer is NULL");
     if (reducer->in_step)
         return ls__fail(LS_ERR_STATE, "ls_reducer_begin: a step is running; end it with "
                                       "ls_reducer_wait first");
@@ -322,6 +328,8 @@ static ls_status start_filled(ls_reducer *reducer) {
 }
 
 ls_status ls_reducer_ready(ls_reducer *reducer, size_t i) {
+    if (!reducer)
+        return ls__fail(LS_ERR_ARGUMENT, "ls_reducer_ready: reducer is NULL");
     if (i >= reducer->layout.count)
         return ls__fail(LS_ERR_ARGUMENT, "ls_reducer_ready: parameter %zu of %zu", i,
                         reducer->layout.count);
@@ -369,6 +377,8 @@ static size_t read_marks(ls_reducer *reducer) {
 }
 
 ls_status ls_reducer_wait(ls_reducer *reducer, ls_reducer_report *report) {
+    if (!reducer)
+        return ls__fail(LS_ERR_ARGUMENT, "ls_reducer_wait: reducer is NULL");
     if (!reducer->in_step)
         return ls__fail(LS_ERR_STATE, "ls_reducer_wait: no step is running; call ls_reducer_begin "
                                       "first");

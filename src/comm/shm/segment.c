@@ -62,15 +62,15 @@ ls_status ls__shm_map(int fd, ls__shm_control **control, size_t *mapped) {
     struct stat about;
     if (fstat(fd, &about))
         return ls__fail_errno(LS_ERR_ARGUMENT, errno,
-                              "descriptor %d is no shared memory of a job (LOCKSTEP_SHM_FD)", fd);
+                              "LOCKSTEP_SHM_FD names no shared memory of a job");
     if (about.st_size < (off_t)sizeof(ls__shm_control))
         return ls__fail(LS_ERR_ARGUMENT,
-                        "descriptor %d is no shared memory of a job (LOCKSTEP_SHM_FD): %lld bytes",
-                        fd, (long long)about.st_size);
+                        "LOCKSTEP_SHM_FD names no shared memory of a job: %lld bytes",
+                        (long long)about.st_size);
     ls__shm_control *head = mmap(NULL, sizeof *head, PROT_READ, MAP_SHARED, fd, 0);
     if (head == MAP_FAILED)
         return ls__fail_errno(LS_ERR_ARGUMENT, errno,
-                              "descriptor %d cannot be mapped (LOCKSTEP_SHM_FD)", fd);
+                              "what LOCKSTEP_SHM_FD names cannot be mapped");
     uint64_t magic = head->magic;
     uint32_t version = head->version, ranks = head->ranks;
     munmap(head, sizeof *head);
@@ -78,9 +78,9 @@ ls_status ls__shm_map(int fd, ls__shm_control **control, size_t *mapped) {
         ranks > LS__SHM_RANKS_MAX || about.st_size < (off_t)ls__shm_control_bytes((int)ranks))
         return ls__fail(
             LS_ERR_ARGUMENT,
-            "descriptor %d (LOCKSTEP_SHM_FD) is no shared memory of this version (magic "
-            "%016llx, version %u, want %u); use the launcher of the same version",
-            fd, (unsigned long long)magic, version, LS__SHM_VERSION);
+            "LOCKSTEP_SHM_FD names no shared memory of this version (magic %016llx, version %u, "
+            "want %u); use the launcher of the same version",
+            (unsigned long long)magic, version, LS__SHM_VERSION);
     size_t bytes = ls__shm_control_bytes((int)ranks);
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (p == MAP_FAILED)

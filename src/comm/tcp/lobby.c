@@ -12,8 +12,7 @@
 
 enum { SEATS = 128, GUEST_SECONDS = 5, REFUSALS_LOGGED = 100 };
 
-/* Seats for the open files that are left; poll takes no longer list than the limit, either. */
-static ls_status count_seats(const ls__tcp_join *join, int *seats) {
+ls_status ls__tcp_seats(const ls__tcp_join *join, int *seats) {
     enum { FEWEST = 4, OTHERS = 8 };
     struct rlimit limit = {.rlim_cur = RLIM_INFINITY};
     (void)getrlimit(RLIMIT_NOFILE, &limit);
@@ -31,7 +30,7 @@ static ls_status count_seats(const ls__tcp_join *join, int *seats) {
 
 ls_status ls__tcp_lobby_open(ls__tcp_lobby *lobby, ls__tcp_join *join, int role) {
     *lobby = (ls__tcp_lobby){.join = join, .role = role};
-    LS_TRY(count_seats(join, &lobby->size));
+    LS_TRY(ls__tcp_seats(join, &lobby->size));
     lobby->guest = calloc((size_t)lobby->size, sizeof *lobby->guest);
     if (!lobby->guest)
         return ls__fail(LS_ERR_MEMORY, "no memory for %d connections", lobby->size);

@@ -210,6 +210,9 @@ static void free_join(ls__tcp_join *join) {
 
 static ls_status prepare_join(ls__tcp_join *join, const char *token) {
     const size_t n = (size_t)join->world;
+    int seats;
+    if (join->world > 1)
+        LS_TRY(ls__tcp_seats(join, &seats));
     join->has_token = token && *token;
     LS_TRY(ls__tcp_key(join->has_token ? token : NULL, join->key));
     join->fd = calloc(n, sizeof *join->fd);

@@ -160,6 +160,9 @@ typedef struct ls__tcp_lobby {
     int error_number; /* errno: nobody can be let in any more */
 } ls__tcp_lobby;
 
+/* Seats for the open files that the limit leaves (poll takes no longer list than that, either); an error
+ * where they do not suffice for a connection to every rank. */
+ls_status ls__tcp_seats(const ls__tcp_join *join, int *seats);
 ls_status ls__tcp_lobby_open(ls__tcp_lobby *lobby, ls__tcp_join *join, int role);
 void ls__tcp_lobby_close(ls__tcp_lobby *lobby);
 /* Fills lobby->size + 1 pollfds. */
