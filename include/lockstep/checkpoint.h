@@ -34,6 +34,7 @@ typedef struct ls_safetensors_entry {
  * must not be shortened while it is open. LS_ERR_IO, LS_ERR_FORMAT, LS_ERR_MEMORY. */
 LS_API ls_status ls_safetensors_open(ls_safetensors **file, const char *path);
 LS_API void ls_safetensors_close(ls_safetensors *file);
+/* The getters: any thread. Entries are tensors; metadata is none. */
 LS_API size_t ls_safetensors_count(const ls_safetensors *file);
 /* Entry i in the order of the data. Valid until close. */
 LS_API const ls_safetensors_entry *ls_safetensors_get(const ls_safetensors *file, size_t i);

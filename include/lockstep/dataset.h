@@ -14,6 +14,7 @@ extern "C" {
 typedef struct ls_dataset ls_dataset; /* opaque; read-only once open, any thread */
 typedef struct ls_loader ls_loader;   /* opaque */
 
+/* What is learned from, and what is held out: the t10k files of images, the last tenth of a text. */
 typedef enum ls_split { LS_TRAIN, LS_VALIDATION } ls_split;
 typedef enum ls_dataset_kind { LS_IMAGES, LS_TOKENS } ls_dataset_kind;
 
@@ -29,6 +30,7 @@ typedef enum ls_dataset_kind { LS_IMAGES, LS_TOKENS } ls_dataset_kind;
 LS_API ls_status ls_dataset_open(ls_dataset **dataset, const char *spec, size_t context);
 LS_API void ls_dataset_close(ls_dataset *dataset);
 
+/* The getters: any thread. */
 LS_API ls_dataset_kind ls_dataset_get_kind(const ls_dataset *dataset);
 /* Samples. Text, LS_TRAIN: every start of a window of context + 1 tokens. Text, LS_VALIDATION: windows
  * side by side over the whole held-out part, the last one padded with targets of -1. */
@@ -42,7 +44,8 @@ LS_API const unsigned char *ls_dataset_vocabulary(const ls_dataset *dataset);
 
 /* Fills `count` samples, one row each. Images: input f32, pixels (x / 255 - mean) / sd with the mean and
  * standard deviation of the training images; target one I32. Tokens: input I32 (context), target I32
- * (context), -1 where padded. Returns in *weight (may be NULL) the number of targets that count. */
+ * (context), -1 where padded. Returns in *weight (may be NULL) the number of targets that count. Any
+ * thread. */
 LS_API ls_status ls_dataset_read(const ls_dataset *dataset, ls_split split, const uint64_t *samples,
                                  size_t count, void *input, int32_t *target, double *weight);
 
@@ -59,17 +62,16 @@ typedef struct ls_loader_options {
                             [s*n/shards, (s+1)*n/shards) */
     size_t first_shard; /* this rank's */
     size_t shard_count;
-    size_t ahead; /* prepared batches, at most 4096; default 2 */
-    uint64_t
-        first_step; /* where to begin: step k is batch k % batches_per_epoch of epoch k / ... */
+    size_t ahead;        /* prepared batches, at most 4096; default 2 */
+    uint64_t first_step; /* where to begin: 0 is the first batch of epoch 0 */
 } ls_loader_options;
 
 /* One shard of a batch. */
 typedef struct ls_shard {
     void *input; /* as ls_dataset_read */
     int32_t *target;
-    const uint64_t
-        *samples;  /* numbers for ls_step_mode: epoch * count + position, unique in the run */
+    /* (count) numbers for ls_step_mode: epoch * samples of the split + position, unique in the run */
+    const uint64_t *samples;
     size_t count;  /* samples; 0 is legal in a short last batch */
     double weight; /* targets that count */
 } ls_shard;
@@ -82,6 +84,7 @@ typedef struct ls_batch {
     double weight;          /* sum over this rank's shards */
 } ls_batch;
 
+/* Starts the thread. The data set must outlive the loader. LS_ERR_ARGUMENT names the option. */
 LS_API ls_status ls_loader_create(ls_loader **loader, const ls_dataset *dataset,
                                   const ls_loader_options *options);
 LS_API void ls_loader_destroy(ls_loader *loader);

@@ -18,8 +18,7 @@ typedef struct ls_ddp ls_ddp; /* opaque */
 
 /* Zero-initialise; zero means the default. */
 typedef struct ls_ddp_options {
-    size_t
-        shards; /* shards of the global batch; default: one per rank; at least the group's size */
+    size_t shards; /* of the global batch, at least the group's size; default: one per rank */
     ls_reducer_options reducer;
     bool skip_broadcast; /* default: rank 0's parameters are sent to all at creation */
 } ls_ddp_options;
@@ -29,6 +28,7 @@ typedef struct ls_ddp_options {
  * outlive the ddp; a model has at most one. */
 LS_API ls_status ls_ddp_create(ls_ddp **ddp, ls_model *model, ls_group *group,
                                const ls_ddp_options *options);
+/* Collective, as ls_reducer_destroy. The model keeps its weights and takes gradients of its own again. */
 LS_API void ls_ddp_destroy(ls_ddp *ddp);
 
 /* The shards of this rank: [*first, *first + *count). count is at least 1. */

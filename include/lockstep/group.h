@@ -33,6 +33,7 @@ typedef struct ls_work ls_work; /* opaque: a started operation */
 
 typedef enum ls_op { LS_SUM, LS_PRODUCT, LS_MIN, LS_MAX, LS_AVG, LS_OP_COUNT } ls_op;
 
+/* This process in the group, 0 .. size - 1. Any thread. */
 LS_API int ls_group_rank(const ls_group *group);
 LS_API int ls_group_size(const ls_group *group);
 
@@ -54,11 +55,13 @@ LS_API ls_status ls_reduce_scatter(ls_group *group, const void *send, void *recv
  * (char *)recv + rank * count * element size. */
 LS_API ls_status ls_all_gather(ls_group *group, const void *send, void *recv, size_t count,
                                ls_dtype dtype);
-/* buffer of rank `root` to all. */
+/* The buffer of rank `root`, 0 .. size - 1, to all. */
 LS_API ls_status ls_broadcast(ls_group *group, void *buffer, size_t count, ls_dtype dtype,
                               int root);
+/* Returns once every rank has called it. */
 LS_API ls_status ls_barrier(ls_group *group);
-/* Point to point. Both sides give the same count and dtype. send may return before the peer has it. */
+/* Point to point, to or from another rank. Both sides give the same count and dtype. send may return
+ * before the peer has it. */
 LS_API ls_status ls_send(ls_group *group, const void *buffer, size_t count, ls_dtype dtype, int to);
 LS_API ls_status ls_recv(ls_group *group, void *buffer, size_t count, ls_dtype dtype, int from);
 

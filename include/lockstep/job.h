@@ -47,14 +47,17 @@ typedef struct ls_job_options {
 LS_API ls_status ls_job_init(ls_job **job, const ls_job_options *options);
 
 /* Leaves: waits for started operations, closes connections, unmaps memory. NULL is allowed. Leaving
- * is no collective; peers that still wait for this rank get LS_ERR_PEER. */
+ * is no collective; peers that still wait for this rank get LS_ERR_PEER. No other thread may be inside
+ * of a call on the job's groups. */
 LS_API void ls_job_finish(ls_job *job);
 
+/* This process among all of the job, 0 .. world size - 1. Any thread, as the getters below. */
 LS_API int ls_job_rank(const ls_job *job);
 LS_API int ls_job_world_size(const ls_job *job);
+/* This process among those of its machine, 0 .. local world size - 1. */
 LS_API int ls_job_local_rank(const ls_job *job);
 LS_API int ls_job_local_world_size(const ls_job *job);
-/* "shm", "tcp" or "self" */
+/* "shm", "tcp" or "self" (a world of one) */
 LS_API const char *ls_job_transport(const ls_job *job);
 /* The group of all ranks; owned by the job. */
 LS_API ls_group *ls_job_world(ls_job *job);

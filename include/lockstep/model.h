@@ -18,6 +18,7 @@ typedef enum ls_role {
     LS_STATISTIC, /* a running average; what is reduced is its value for this batch */
 } ls_role;
 
+/* Unique in its model, "conv1.weight"; the name in checkpoints. */
 LS_API const char *ls_parameter_name(const ls_parameter *parameter);
 LS_API ls_role ls_parameter_role(const ls_parameter *parameter);
 /* The value as a tensor that any step may use. Owned by the parameter. */
@@ -55,7 +56,7 @@ LS_API const char *ls_model_spec(const ls_model *model);
 /* Parameters in the order of their registration, statistics included. */
 LS_API size_t ls_model_parameter_count(const ls_model *model);
 LS_API ls_parameter *ls_model_parameter(ls_model *model, size_t i);
-/* Elements of all weights. */
+/* Elements of all weights, statistics not included. */
 LS_API size_t ls_model_element_count(const ls_model *model);
 /* For token models: the context length; 0 for others. */
 LS_API size_t ls_model_context(const ls_model *model);

@@ -25,7 +25,8 @@ typedef struct ls_optimizer_options {
     double clip;    /* largest global norm of the gradients; 0: no clipping */
 } ls_optimizer_options;
 
-/* For all weights of the model; state is zero. The model must outlive the optimizer. */
+/* For all weights of the model; state is zero. The model must outlive the optimizer. LS_ERR_ARGUMENT
+ * names an option that is out of range. */
 LS_API ls_status ls_optimizer_create(ls_optimizer **optimizer, ls_model *model,
                                      const ls_optimizer_options *options);
 LS_API void ls_optimizer_destroy(ls_optimizer *optimizer);

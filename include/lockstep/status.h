@@ -1,4 +1,14 @@
-/* Status codes and the text of the last error. Part of liblockstep-comm. */
+/* Status codes and the text of the last error. Part of liblockstep-comm.
+ *
+ * What holds for every header, unless a declaration says otherwise:
+ *   - a function that can fail returns ls_status (operations on tensors: NULL) and sets ls_error_text;
+ *     a mistake of the caller is LS_ERR_ARGUMENT, a call at the wrong time LS_ERR_STATE;
+ *   - a handle belongs to the caller, who gives it to the _destroy, _close or _finish of its noun, which
+ *     take NULL as well; where making one fails, the handle is NULL;
+ *   - what a handle was made from (a group for a reducer, a device for a model) must outlive it;
+ *   - pointers that a getter returns belong to the handle;
+ *   - a handle, and what it was made from, is used by one thread at a time;
+ *   - counts are elements, not bytes; options are zero-initialised, and zero means the default. */
 #ifndef LOCKSTEP_STATUS_H
 #define LOCKSTEP_STATUS_H
 

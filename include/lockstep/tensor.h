@@ -28,6 +28,7 @@ enum { LS_MAX_DIMS = 6 };
 /* The processor, with oneDNN. threads 0 means 1: results are equal to the bit for equal thread counts,
  * so the number never follows from the machine by itself. A device is used by one thread at a time. */
 LS_API ls_status ls_device_cpu(ls_device **device, int threads);
+/* After everything that was made on it. */
 LS_API void ls_device_destroy(ls_device *device);
 LS_API const char *ls_device_name(const ls_device *device); /* "cpu" */
 LS_API int ls_device_threads(const ls_device *device);
@@ -47,6 +48,7 @@ typedef struct ls_step_mode {
                                 dropout fails */
 } ls_step_mode;
 
+/* An empty step; ls_step_begin comes before the first operation. */
 LS_API ls_status ls_step_create(ls_step **step, const ls_step_options *options);
 LS_API void ls_step_destroy(ls_step *step);
 /* Frees what the step before left, forgets its error, and starts. `mode` may be NULL (all zero). */

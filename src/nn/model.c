@@ -76,6 +76,8 @@ static void describe(ls_model *model, const ls__spec *spec) {
 }
 
 ls_status ls_model_create(ls_model **model, const char *spec, const ls_model_options *options) {
+    if (model)
+        *model = NULL;
     if (!model || !options || !options->device)
         return ls__fail(LS_ERR_ARGUMENT, "ls_model_create: %s is NULL",
                         !model ? "model" : "the device in the options");

@@ -81,6 +81,8 @@ static ls_status create_states(ls_optimizer *optimizer) {
 
 ls_status ls_optimizer_create(ls_optimizer **optimizer, ls_model *model,
                               const ls_optimizer_options *options) {
+    if (optimizer)
+        *optimizer = NULL;
     if (!optimizer || !model || !options)
         return ls__fail(LS_ERR_ARGUMENT, "ls_optimizer_create: an argument is NULL");
     LS_TRY(check_options(options));
