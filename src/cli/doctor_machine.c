@@ -1,6 +1,7 @@
 /* lockstep doctor: software, processor, memory, limits. */
 #include "cli/doctor.h"
 
+#include "data/dataset.h"
 #include "device/cpu/info.h"
 #include "device/cpu/level.h"
 #include "launch/binding.h"
@@ -59,10 +60,9 @@ void ls__doctor_software(ls__findings *findings) {
                        "install zlib1g-dev and build again to read .gz data", "zlib",
                        "not built in");
 #endif
-    static const char folder[] = "/usr/share/datasets/fashion-mnist";
     findings->section = "Data";
-    if (access(folder, R_OK) == 0)
-        ls__findings_add(findings, "fashion-mnist", "%s", folder);
+    if (access(LS__FASHION_MNIST, R_OK) == 0)
+        ls__findings_add(findings, "fashion-mnist", "%s", LS__FASHION_MNIST);
     else
         ls__findings_fault(findings, LS__FINDING_MISSING, "apt-get install dataset-fashion-mnist",
                            "fashion-mnist", "not installed");

@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char fashion_folder[] = "/usr/share/datasets/fashion-mnist";
-
 /* The rest of `spec` behind `prefix`, or NULL. */
 static const char *behind(const char *spec, const char *prefix) {
     size_t n = strlen(prefix);
@@ -15,7 +13,7 @@ static const char *behind(const char *spec, const char *prefix) {
 static ls_status open_spec(ls_dataset *dataset, const char *spec, size_t context) {
     const char *rest;
     if (strcmp(spec, "fashion-mnist") == 0)
-        return ls__images_open(dataset, fashion_folder,
+        return ls__images_open(dataset, LS__FASHION_MNIST,
                                "; `apt-get install dataset-fashion-mnist` brings them");
     if ((rest = behind(spec, "idx:")) || (rest = behind(spec, "mnist:"))) {
         if (*rest)

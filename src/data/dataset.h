@@ -5,6 +5,9 @@
 
 #include <lockstep/dataset.h>
 
+/* The folder of Debian's package dataset-fashion-mnist. */
+#define LS__FASHION_MNIST "/usr/share/datasets/fashion-mnist"
+
 typedef struct ls__dataset_kind {
     /* As ls_dataset_read; the sample numbers are in range, *weight comes as 0 and is added to. */
     ls_status (*read)(const ls_dataset *dataset, ls_split split, const uint64_t *samples,
