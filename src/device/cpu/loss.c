@@ -31,6 +31,7 @@ LS_INLINE double sum_of_exps(const float *x, float most, size_t columns, float *
     double sum = 0;
     for (size_t i = 0; i < columns; i += LS__CPU_PIECE) {
         size_t count = ls__min_size(LS__CPU_PIECE, columns - i);
+        /* cppcheck-suppress legacyUninitvar ; it takes the array's address, the loop below fills it */
         float *to = exps ? exps + i : piece;
         for (size_t j = 0; j < count; j++)
             to[j] = ls__exp(x[i + j] - most);

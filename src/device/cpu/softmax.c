@@ -28,6 +28,7 @@ LS_KERNEL(forward_body) {
                     piece[j] = ls__exp(x[i + j] - most);
                 sum += (double)ls__sum_values(piece, piece, 0, count);
             }
+            /* cppcheck-suppress invalidFunctionArg ; columns is at least 1, and one term is exp(0) */
             float shift = (float)log(sum);
             for (size_t j = 0; j < columns; j++)
                 y[j] = (x[j] - most) - shift;
