@@ -22,7 +22,7 @@ ip -n $a link set veth$a up
 ip -n $b link set veth$b up
 
 text "$work/text"
-gpt=(--model gpt:layers=2,heads=2,width=32,context=32 --data "text:$work/text" --batch-size 8 --shards 4)
+gpt=(--model "gpt:layers=2,heads=2,width=32,context=32" --data "text:$work/text" --batch-size 8 --shards 4)
 
 # on_host HOST RANK SECRET ARGS...: in the background
 on_host() {
