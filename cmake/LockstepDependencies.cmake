@@ -1,4 +1,4 @@
-# Finds the libraries of docs/decisions.md "dependencies". A missing optional one switches its
+# Finds the libraries that docs/decisions.md names under "Dependencies". A missing optional one switches its
 # feature off and says so in the summary; a missing required one ends the configuration.
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
