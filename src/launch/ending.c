@@ -5,13 +5,13 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "comm/shm/segment.h"
+#include "launch/exit_code.h"
 #include <signal.h>
 #include <sys/wait.h>
 
 static const double GRACE_S = 0.5, STOP_GRACE_S = 5, TERMINATE_S = 0.4;
 /* Ends within this time are seen as simultaneous: then the likelier cause is the first. */
 static const uint64_t TOGETHER_NS = 100000000;
-enum { EXIT_RANKS = 4 }; /* what a rank returns because another one failed */
 
 static bool has_processes(const ls__rank *rank) {
     return rank->pid && (!rank->exited || rank->group_left);
@@ -34,7 +34,7 @@ void ls__job_signal_all(ls__launch_job *job, int signal_number) {
 static int likelihood(const ls__rank *rank) {
     if (rank->signal)
         return 2;
-    return rank->exit_code == EXIT_RANKS ? 0 : 1;
+    return rank->exit_code == LS__EXIT_RANKS ? 0 : 1;
 }
 
 static void note_failure(ls__launch_job *job, const ls__rank *rank) {

@@ -7,6 +7,7 @@
 #include "comm/shm/segment.h"
 #include "launch/binding.h"
 #include "launch/environment.h"
+#include "launch/exit_code.h"
 #include "launch/job.h"
 #include "launch/shim.h"
 #include <errno.h>
@@ -399,7 +400,7 @@ static ls_status run_loop(ls__launch_job *job, const char *path) {
 }
 
 ls_status ls__launch(const ls__launch_options *options, int *exit_code) {
-    *exit_code = 1;
+    *exit_code = LS__EXIT_FAILURE;
     if (options->ranks < 1 || options->ranks > LS__LAUNCH_MOST_RANKS)
         return ls__fail(LS_ERR_ARGUMENT, "launch: %d ranks, want 1 to %d", options->ranks,
                         LS__LAUNCH_MOST_RANKS);

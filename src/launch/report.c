@@ -4,12 +4,11 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "launch/exit_code.h"
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-
-enum { EXIT_FAILURE_CODE = 1, EXIT_USAGE = 2, EXIT_INPUT = 3, EXIT_SIGNAL = 128 };
 
 const char *ls__signal_name(int signal_number) {
     static const char *const names[] = {
@@ -34,7 +33,7 @@ void ls__rank_describe(const ls__rank *rank, char *text, size_t bytes) {
 }
 
 static int code_of(const ls__rank *rank) {
-    return rank->signal ? EXIT_SIGNAL + rank->signal : rank->exit_code;
+    return rank->signal ? LS__EXIT_SIGNAL + rank->signal : rank->exit_code;
 }
 
 /* A full disk, say. A reader that has gone (EPIPE: lockstep run ... | head) is no mistake. */
@@ -46,8 +45,8 @@ int ls__job_exit_code(const ls__launch_job *job) {
     if (job->first_failure >= 0)
         return code_of(&job->ranks[job->first_failure]);
     if (lost_output(job))
-        return EXIT_FAILURE_CODE;
-    return job->stop_signal ? EXIT_SIGNAL + job->stop_signal : 0;
+        return LS__EXIT_FAILURE;
+    return job->stop_signal ? LS__EXIT_SIGNAL + job->stop_signal : LS__EXIT_OK;
 }
 
 static double seconds_of(const ls__launch_job *job, const ls__rank *rank) {
@@ -114,7 +113,7 @@ static void print_failure(const ls__launch_job *job) {
 static bool print_mistake(const ls__launch_job *job) {
     const ls__rank *first = &job->ranks[job->first_failure];
     if (!job->options->rank0_speaks || first->signal ||
-        (first->exit_code != EXIT_USAGE && first->exit_code != EXIT_INPUT))
+        (first->exit_code != LS__EXIT_USAGE && first->exit_code != LS__EXIT_INPUT))
         return false;
     const ls__rank *speaker = &job->ranks[0];
     if (!speaker->signal && speaker->exit_code == first->exit_code)

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "launch/binding.h"
+#include "launch/exit_code.h"
 #include "launch/launch.h"
 #include <errno.h>
 #include <signal.h>
@@ -12,17 +13,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { FAILURE = 1, NOT_EXECUTABLE = 126, NOT_FOUND = 127 };
-
 int ls__launch_shim(int argc, char **argv) {
     if (argc <= LS__SHIM_ARGV) {
         fprintf(stderr, "lockstep: %s is for the launcher; use lockstep run\n", LS__LAUNCH_SHIM);
-        return 2;
+        return LS__EXIT_USAGE;
     }
     /* The kernel ends this rank when its launcher dies. It may have died before the request. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != (pid_t)strtol(argv[LS__SHIM_PARENT], NULL, 10))
-        return FAILURE;
+        return LS__EXIT_FAILURE;
     if (strcmp(argv[LS__SHIM_CORES], "-") != 0 && ls__launch_bind(argv[LS__SHIM_CORES]) != LS_OK)
         fprintf(stderr, "lockstep: %s; running unbound\n", ls_error_text());
     /* Whatever else the user's shell had open stays out of the ranks. */
@@ -31,7 +30,7 @@ int ls__launch_shim(int argc, char **argv) {
     execvp(path, argv + LS__SHIM_ARGV);
     int error_number = errno;
     fprintf(stderr, "lockstep: cannot execute %s: %s\n", path, strerror(error_number));
-    return error_number == ENOENT ? NOT_FOUND : NOT_EXECUTABLE;
+    return error_number == ENOENT ? LS__EXIT_NOT_FOUND : LS__EXIT_NOT_EXECUTABLE;
 }
 
 static int try_file(const char *path) {
@@ -77,7 +76,7 @@ char *ls__program_find(const char *program, int *exit_code) {
         path = strdup(program);
     if (path)
         return path;
-    *exit_code = error == ENOENT ? NOT_FOUND : NOT_EXECUTABLE;
+    *exit_code = error == ENOENT ? LS__EXIT_NOT_FOUND : LS__EXIT_NOT_EXECUTABLE;
     if (error == ENOENT && on_path)
         ls__fail(LS_ERR_ARGUMENT, "program '%s' not found on PATH; for one in this folder say ./%s",
                  program, program);
