@@ -18,6 +18,7 @@ struct run {
     const char *file;
     ls_optimizer_options optimizer;
     double rate, loss_tolerance, parameter_tolerance;
+    double norm_tolerance; /* of the gradient's norm; 0: ten times the loss's */
 };
 
 /* The batch of one step, wrapped. */
@@ -56,7 +57,8 @@ static void repeat_run(ls_device *device, ls_model *model, const ls_safetensors 
         if (!(fabs(loss - entry_at(losses, s)) <= run->loss_tolerance))
             fail_msg("%s step %zu: loss %.9g, want %.9g", run->file, s, loss, entry_at(losses, s));
         assert_ok(ls_optimizer_step(optimizer, run->rate, &norm));
-        if (!(fabs(norm - entry_at(norms, s)) <= 10 * run->loss_tolerance))
+        double off = run->norm_tolerance > 0 ? run->norm_tolerance : 10 * run->loss_tolerance;
+        if (!(fabs(norm - entry_at(norms, s)) <= off))
             fail_msg("%s step %zu: norm %.9g, want %.9g", run->file, s, norm, entry_at(norms, s));
     }
     ls_optimizer_destroy(optimizer);
@@ -198,15 +200,17 @@ static void batch_norm_net_with_sgd(void **state) {
     ls_device_destroy(device);
 }
 
-/* Two batches of eight images: at the end batch norm divides by deviations of a few values. */
+/* Of the 10^5 values that reach a relu some lie so near to 0 that rounding decides, and each that falls
+ * to the other side changes the gradient by a step: small learning rate, wide bounds. */
 static void resnet_with_sgd(void **state) {
     (void)state;
     const struct run run = {
         .file = "model_resnet.safetensors",
         .optimizer = {.kind = LS_SGD, .momentum = 0.9},
-        .rate = 0.02,
-        .loss_tolerance = 1e-4,
-        .parameter_tolerance = 2e-4,
+        .rate = 1e-3,
+        .loss_tolerance = 5e-5,
+        .parameter_tolerance = 5e-4,
+        .norm_tolerance = 0.1,
     };
     ls_device *device = new_device();
     ls_safetensors *file = open_reference(run.file);

@@ -364,7 +364,7 @@ def main():
     train("model_resnet.safetensors", "resnet18:channels=1,width=%d" % RESNET_WIDTH,
           resnet_params(1, 10, RESNET_WIDTH), resnet,
           images(2, 8, 1, 28, 28), labels(2, 10, 8),
-          lambda p: torch.optim.SGD(values(p), lr=0.02, momentum=0.9),
+          lambda p: torch.optim.SGD(values(p), lr=1e-3, momentum=0.9),
           evaluate=lambda p, x: resnet(p, x, training=False))
 
 
