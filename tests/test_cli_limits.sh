@@ -50,6 +50,20 @@ done
 code=${PIPESTATUS[0]}
 no_crash "ulimit -f 4 over shm" 'cannot reserve shared memory.*File too large'
 
+# A trace that cannot be written is told before the first step; when the disk fills later, the model is there
+for ranks in 1 2; do
+  "$lockstep" train "${gpt[@]}" --steps 1000000 --ranks $ranks --trace /proc/nowhere --out "$work/traced" \
+    >/dev/null 2>"$work/stderr"
+  code=$?
+  [ $code = 3 ] && grep -q -- '--trace /proc/nowhere' "$work/stderr" || { fail "--trace: exit $code"; cat "$work/stderr"; }
+  [ ! -s "$work/traced/metrics.jsonl" ] || fail "--trace: trained before it was told"
+  "$lockstep" train "${gpt[@]}" --steps 1 --ranks $ranks --trace /dev/full --out "$work/traced$ranks" \
+    >/dev/null 2>"$work/stderr"
+  code=$?
+  [ $code = 3 ] && grep -q -- '--trace /dev/full' "$work/stderr" || { fail "full --trace: exit $code"; cat "$work/stderr"; }
+  [ -s "$work/traced$ranks/model.safetensors" ] || fail "full --trace: the model is lost"
+done
+
 # stdout that takes nothing
 for format in text json; do
   for ranks in 1 2; do

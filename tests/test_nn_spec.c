@@ -71,6 +71,7 @@ static void bad_specs_name_the_part(void **state) {
         {"cnn:dropout=.", "dropout is \".\""},
         {"cnn:dropout=0.1.2", "dropout is \"0.1.2\""},
         {"cnn:dropout=0.0000000000000000000001", "dropout is"},
+        {"cnn:dropout=0.9999999999", "dropout is"}, /* 1 as f32 */
         {"gpt", "layers is missing, want gpt:layers=,heads="},
         {"gpt:layers=2", "heads is missing"},
         {GPT, "vocab is missing"},

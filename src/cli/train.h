@@ -107,7 +107,8 @@ void ls__progress_finish(ls__progress_line *progress, const ls__train *train);
 void ls__progress_close(ls__progress_line *progress);
 
 /* --- a trace of the first steps, in the format chrome://tracing and Perfetto read --- */
-ls_status ls__trace_open(ls__trace **trace, uint64_t steps);
+/* `path`, on the rank that will write, is tried at once: not only after hours of training. */
+ls_status ls__trace_open(ls__trace **trace, uint64_t steps, const char *path);
 void ls__trace_span(ls__trace *trace, uint64_t step, const char *name, uint64_t begin_ns,
                     uint64_t end_ns);
 void ls__trace_report(ls__trace *trace, uint64_t step, const ls_reducer_report *report);

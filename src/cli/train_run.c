@@ -139,7 +139,12 @@ static ls_status start_loader(ls__train *t) {
     ls_ddp_shards(t->ddp, &options.first_shard, &options.shard_count);
     LS_TRY(ls_loader_create(&t->loader, t->dataset, &options));
     t->batches_per_epoch = ls_loader_batches_per_epoch(t->loader);
-    t->total_steps = s->steps ? (uint64_t)s->steps : (uint64_t)s->epochs * t->batches_per_epoch;
+    if (s->steps)
+        t->total_steps = (uint64_t)s->steps;
+    else if (__builtin_mul_overflow((uint64_t)s->epochs, t->batches_per_epoch, &t->total_steps) ||
+             t->total_steps > INT64_MAX / 2)
+        return ls__fail(LS_ERR_ARGUMENT, "--epochs %lld of %llu batches are too many steps",
+                        (long long)s->epochs, (unsigned long long)t->batches_per_epoch);
     t->schedule = (ls_schedule){.kind = (ls_schedule_kind)s->schedule,
                                 .peak = s->rate,
                                 .floor = s->min_rate,
@@ -156,17 +161,18 @@ static ls_status run(ls__train *t) {
     LS_TRY(create_model(t));
     LS_TRY(start_loader(t));
     if (s->trace)
-        LS_TRY(ls__trace_open(&t->trace, (uint64_t)s->trace_steps));
+        LS_TRY(ls__trace_open(&t->trace, (uint64_t)s->trace_steps, t->rank == 0 ? s->trace : NULL));
     if (t->rank == 0) {
         if (s->out)
             LS_TRY(ls__output_open(&t->output, s->out, s->overwrite));
         LS_TRY(ls__progress_open(&t->progress, t));
     }
     LS_TRY(ls__train_loop(t));
-    if (t->trace)
-        LS_TRY(ls__trace_write(t->trace, t->world, s->trace));
     if (t->output)
         LS_TRY(ls__output_finish(t->output, t));
+    /* A timeline that cannot be written does not cost the model. */
+    if (t->trace)
+        LS_TRY(ls__trace_write(t->trace, t->world, s->trace));
     if (t->progress)
         ls__progress_finish(t->progress, t);
     /* No rank ends well before the result is saved. */

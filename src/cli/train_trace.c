@@ -31,7 +31,12 @@ struct ls__trace {
     bool full; /* memory ran out: what is there is written */
 };
 
-ls_status ls__trace_open(ls__trace **out, uint64_t steps) {
+ls_status ls__trace_open(ls__trace **out, uint64_t steps, const char *path) {
+    FILE *file = path ? fopen(path, "ae") : NULL;
+    if (path && !file)
+        return ls__fail_errno(LS_ERR_IO, errno, "--trace %s: cannot write", path);
+    if (file)
+        fclose(file);
     ls__trace *t = calloc(1, sizeof *t);
     if (!t)
         return ls__fail(LS_ERR_MEMORY, "trace: out of memory");

@@ -75,7 +75,7 @@ static bool parse_probability(piece p, double *probability) {
         scale *= dot ? 10 : 1;
     }
     *probability = digits / scale;
-    return any && *probability < 1;
+    return any && (float)*probability < 1; /* the operation takes it as f32 */
 }
 
 static ls_status fail_unknown_key(const char *spec, piece name, const key *keys, size_t count) {
