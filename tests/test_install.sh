@@ -77,7 +77,7 @@ target_link_libraries(comm Lockstep::lockstep-comm)
 add_executable(whole ../all.c)
 target_link_libraries(whole Lockstep::lockstep)
 C
-cmake -S "$work/project" -B "$work/project/build" -DCMAKE_PREFIX_PATH="$work/usr" >"$work/log" 2>&1 &&
+cmake -S "$work/project" -B "$work/project/build" -G Ninja -DCMAKE_PREFIX_PATH="$work/usr" >"$work/log" 2>&1 &&
   cmake --build "$work/project/build" >>"$work/log" 2>&1 || { cat "$work/log"; fail "find_package(lockstep)"; }
 [ "$("$work/project/build/whole")" = 23 ] || fail "the CMake project's program"
 

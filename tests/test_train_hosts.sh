@@ -24,11 +24,12 @@ ip -n $b link set veth$b up
 text "$work/text"
 gpt=(--model "gpt:layers=2,heads=2,width=32,context=32" --data "text:$work/text" --batch-size 8 --shards 4)
 
-# on_host HOST RANK SECRET ARGS...: in the background
+# on_host HOST RANK SECRET ARGS...: in the background. nsenter: `ip netns exec` mounts /sys anew, which a
+# chroot does not allow.
 on_host() {
   local host=$1 rank=$2 secret=$3
   shift 3
-  ip netns exec "$host" env RANK="$rank" WORLD_SIZE=4 MASTER_ADDR=10.77.0.1 MASTER_PORT=29500 \
+  nsenter --net="/run/netns/$host" env RANK="$rank" WORLD_SIZE=4 MASTER_ADDR=10.77.0.1 MASTER_PORT=29500 \
     LOCKSTEP_TOKEN="$secret" LOCKSTEP_TIMEOUT=${timeout:-30} "$lockstep" train "${gpt[@]}" "$@" \
     >"$work/rank$rank.log" 2>&1 &
 }
@@ -44,7 +45,7 @@ wait || true
 echo "2 hosts of 2 ranks: $(hash_of "$work/two"), 1 rank: $(hash_of "$work/one")"
 
 # without a secret nothing crosses the network
-ip netns exec $a env RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.77.0.1 MASTER_PORT=29500 "$lockstep" train "${gpt[@]}" >"$work/log" 2>&1
+nsenter --net=/run/netns/$a env RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.77.0.1 MASTER_PORT=29500 "$lockstep" train "${gpt[@]}" >"$work/log" 2>&1
 [ $? = 4 ] && grep -q LOCKSTEP_TOKEN "$work/log" || { fail "no secret"; cat "$work/log"; }
 
 # a wrong secret is refused and said on both sides

@@ -42,7 +42,10 @@ ls_status ls__tcp_resolve(const char *name, int port, ls__tcp_address *addresses
         .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
     struct addrinfo *found = NULL;
     *count = 0;
-    int code = getaddrinfo(name, service, &hints, &found);
+    /* RFC 6761: localhost is the loopback address, also where no /etc/hosts says so; and always the
+     * IPv4 one, so that ranks cannot miss each other on two loopbacks. */
+    const char *host = strcmp(name, "localhost") == 0 ? "127.0.0.1" : name;
+    int code = getaddrinfo(host, service, &hints, &found);
     if (code != 0)
         return ls__fail(LS_ERR_SYSTEM, "MASTER_ADDR \"%s\" has no address: %s", name,
                         gai_strerror(code));
