@@ -67,5 +67,28 @@ refused 2 "--batch 3 is no multiple of --ranks 2" train --model cnn --batch 3 --
 refused 2 "bf16" train --model cnn --dtype bf16
 refused 2 "--steps: '0'" train --model cnn --steps 0
 refused 2 "unknown option --stepz" train --model cnn --stepz 1
+# --profile: each operation of the model, and times that make up the steps
+fashion "$work/data" 64 16
+"$lockstep" train --model cnn --data "idx:$work/data" --batch-size 16 --steps 3 --shards 2 --profile \
+  --out "$work/run" >"$work/out" 2>"$work/err" || fail "train --profile: $(cat "$work/err")"
+tr '{' '\n' <"$work/run/profile.json" >"$work/rows"
+# row OPERATION PASS CALLS: of the two steps after the first
+row() {
+  grep -q "\"operation\":\"$1\",\"pass\":\"$2\",\"calls\":$3," "$work/rows" || fail "profile: no $1 $2, $3 calls"
+  grep -q "^$1  *$2  *$3 " "$work/err" || fail "profile: the table has no $1 $2, $3 calls"
+}
+row conv2d forward 8
+row conv2d backward 8
+row linear backward 8
+row cross_entropy forward 4
+row optimizer update 2
+grep '"operation":"conv2d"' "$work/rows" | grep -q '"gflops":[0-9]' || fail "profile: conv2d has no GFLOP/s"
+grep '"operation":"relu"' "$work/rows" | grep -q '"gb_per_s":[0-9]' || fail "profile: relu has no GB/s"
+total=$(sed -n 's/^"steps":2,"total_ms":\([0-9.]*\).*/\1/p' "$work/rows")
+sum=$(sed -n 's/^"operation".*"total_ms":\([0-9.e-]*\).*/\1/p' "$work/rows" | awk '{ s += $1 } END { print s }')
+other=$(sed -n 's/^"operation":"other".*"total_ms":\([0-9.e-]*\).*/\1/p' "$work/rows")
+check "$sum > 0.99 * $total && $sum < 1.01 * $total && $other < 0.3 * $total" "profile: rows against steps"
+"$lockstep" bench train --model mlp:8,4 --steps 2 --profile 2>&1 >/dev/null | grep -q "^linear  *backward  *2 " ||
+  fail "bench train --profile"
 "$lockstep" bench train --help | grep -q -- "6 x parameters" || fail "--help does not say what gflops counts"
 finish

@@ -1,4 +1,5 @@
 /* A step's life: what ls_step_begin forgets, and what it keeps for the next. */
+#include "autograd/profile.h"
 #include "autograd/tape.h"
 #include "tensor/arena.h"
 
@@ -71,6 +72,7 @@ ls_status ls_step_begin(ls_step *step, const ls_step_mode *mode) {
         status = set_samples(step, mode->samples, mode->sample_count);
     if (status != LS_OK)
         ls__step_fail(step, status);
+    ls__profile_mark(step->profile);
     return status;
 }
 

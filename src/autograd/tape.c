@@ -1,5 +1,6 @@
 #include "autograd/tape.h"
 
+#include "autograd/profile.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -120,6 +121,7 @@ void *ls__tape_record(ls_step *step, const char *name, ls__backward_fn backward,
     node->previous = step->tape->last;
     step->tape->last = node;
     output->need_grad = true;
+    ls__profile_add_node(step->profile, node, LS__PASS_FORWARD);
     return node;
 }
 
@@ -228,6 +230,7 @@ static ls_status walk(ls_step *step, ls_gradient_ready_fn ready, void *context) 
             ls_status status = node->backward(step, node);
             if (status != LS_OK)
                 return ls__fail_context(status, "backward of %s", node->name);
+            ls__profile_add_node(step->profile, node, LS__PASS_BACKWARD);
         }
         for (size_t i = 0; i < node->input_count; i++) {
             if (!is_weight(node->inputs[i]))
@@ -236,6 +239,8 @@ static ls_status walk(ls_step *step, ls_gradient_ready_fn ready, void *context) 
             if (--slot->left == 0 && slot->written)
                 LS_TRY(report(slot->parameter, ready, context));
         }
+        if (ready)
+            ls__profile_add(step->profile, "gradients ready", LS__PASS_BACKWARD, 0, 0);
     }
     return LS_OK;
 }

@@ -4,7 +4,9 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "cli/bench.h"
+#include "cli/profile.h"
 #include "nn/flops.h"
+#include "tensor/tensor.h"
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -21,12 +23,14 @@ typedef struct bench {
     ls_ddp *ddp;
     ls_optimizer *optimizer;
     ls_step *step;
-    size_t batch;             /* samples of this rank */
-    size_t inputs, targets;   /* elements of one sample */
-    void *input[BATCHES];     /* f32 (batch, inputs), or I32 tokens */
-    int32_t *target[BATCHES]; /* (batch, targets) */
-    uint64_t *samples;        /* global numbers of this rank's samples */
-    double *times;            /* ms of each timed step */
+    size_t batch;                /* samples of this rank */
+    size_t inputs, targets;      /* elements of one sample */
+    void *input[BATCHES];        /* f32 (batch, inputs), or I32 tokens */
+    int32_t *target[BATCHES];    /* (batch, targets) */
+    uint64_t *samples;           /* global numbers of this rank's samples */
+    double *times;               /* ms of each timed step */
+    ls__profile_report *profile; /* with --profile */
+    double optimizer_bytes;      /* ls__profile_optimizer_bytes */
 } bench;
 
 typedef struct figures {
@@ -60,8 +64,13 @@ static ls_status create(bench *b, const char *spec) {
         .weight_decay = tokens ? 0.1 : 0,
     };
     LS_TRY(ls_optimizer_create(&b->optimizer, b->model, &optimizer));
+    b->optimizer_bytes = ls__profile_optimizer_bytes(&optimizer, ls_model_element_count(b->model));
     const ls_step_options step = {.device = b->device, .seed = 1};
-    return ls_step_create(&b->step, &step);
+    LS_TRY(ls_step_create(&b->step, &step));
+    if (s->profile && !(b->profile = calloc(1, sizeof *b->profile)))
+        return ls__fail(LS_ERR_MEMORY, "--profile: out of memory");
+    b->step->profile = b->profile ? &b->profile->profile : NULL;
+    return LS_OK;
 }
 
 static uint32_t random_below(size_t limit, uint64_t stream, uint64_t index) {
@@ -114,7 +123,10 @@ static ls_status run_step(bench *b, size_t number) {
     LS_TRY(ls_step_status(b->step));
     LS_TRY(ls_ddp_backward(b->ddp, b->step, loss));
     LS_TRY(ls_ddp_wait(b->ddp, NULL));
-    return ls_optimizer_step(b->optimizer, tokens ? 1e-4 : 1e-3, NULL);
+    ls__profile_add(b->step->profile, "wait for ranks", LS__PASS_UPDATE, 0, 0);
+    LS_TRY(ls_optimizer_step(b->optimizer, tokens ? 1e-4 : 1e-3, NULL));
+    ls__profile_add(b->step->profile, "optimizer", LS__PASS_UPDATE, 0, b->optimizer_bytes);
+    return LS_OK;
 }
 
 static int compare_times(const void *a, const void *b) {
@@ -143,8 +155,11 @@ static ls_status measure(bench *b, figures *f) {
     for (size_t i = 0; i < warmup + steps; i++) {
         uint64_t begin = ls__now_ns();
         LS_TRY(run_step(b, i));
+        uint64_t nanoseconds = ls__now_ns() - begin;
         if (i >= warmup)
-            b->times[i - warmup] = (double)(ls__now_ns() - begin) / 1e6;
+            b->times[i - warmup] = (double)nanoseconds / 1e6;
+        if (b->profile)
+            ls__profile_report_step(b->profile, nanoseconds, i < warmup);
     }
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
@@ -199,8 +214,11 @@ static ls_status run(bench *b, const char *spec) {
     LS_TRY(create(b, spec));
     LS_TRY(create_data(b));
     LS_TRY(measure(b, &f));
-    if (ls_group_rank(b->world) == 0)
+    if (ls_group_rank(b->world) == 0) {
         LS_TRY(print(b, &f));
+        if (b->profile)
+            LS_TRY(ls__profile_report_finish(b->profile, b->device, NULL));
+    }
     return ls_barrier(b->world);
 }
 
@@ -216,6 +234,7 @@ ls_status ls__bench_train_run(const ls__bench_settings *settings, const char *sp
     free(b.samples);
     free(b.times);
     ls_step_destroy(b.step);
+    free(b.profile);
     ls_optimizer_destroy(b.optimizer);
     ls_ddp_destroy(b.ddp);
     ls_model_destroy(b.model);

@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/profile.h"
 #include <lockstep/lockstep.h>
 #include <stdio.h>
 
@@ -18,7 +19,7 @@ typedef struct ls__train_settings {
     int transport; /* ls__launch_transport */
     int progress;  /* ls_progress */
     double rate, min_rate, momentum, beta1, beta2, epsilon, weight_decay, clip;
-    bool nesterov, decay_all, overwrite, json;
+    bool nesterov, decay_all, overwrite, json, profile;
 } ls__train_settings;
 
 /* False: the command ends with *code. */
@@ -58,6 +59,8 @@ typedef struct ls__train {
     ls__train_output *output;    /* rank 0 with --out */
     ls__progress_line *progress; /* rank 0 */
     ls__trace *trace;            /* with --trace */
+    ls__profile_report *profile; /* with --profile */
+    double optimizer_bytes;      /* ls__profile_optimizer_bytes */
     ls__train_result result;
 } ls__train;
 

@@ -2,6 +2,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "cli/train.h"
+#include "tensor/tensor.h"
 #include <string.h>
 
 void ls__train_wrap(ls__train *train, void *input, int32_t *target, size_t count, ls_tensor **x,
@@ -42,11 +43,13 @@ static ls_status run_step(ls__train *train, const ls_batch *batch, ls__step_reco
         LS_TRY(run_shard(train, &batch->shards[s], record->step));
     ls_reducer_report report;
     LS_TRY(ls_ddp_wait(train->ddp, &report));
+    ls__profile_add(train->step->profile, "wait for ranks", LS__PASS_UPDATE, 0, 0);
     uint64_t reduced = ls__now_ns();
     ls_status status = ls_optimizer_step(train->optimizer, record->rate, &record->norm);
     if (status != LS_OK)
         return ls__fail_context(status, "step %llu", (unsigned long long)record->step);
     uint64_t end = ls__now_ns();
+    ls__profile_add(train->step->profile, "optimizer", LS__PASS_UPDATE, 0, train->optimizer_bytes);
     ls__trace_span(train->trace, record->step, "optimizer", reduced, end);
     ls__trace_report(train->trace, record->step, &report);
     record->loss = ls_ddp_loss(train->ddp);
@@ -69,10 +72,15 @@ ls_status ls__train_loop(ls__train *train) {
     for (uint64_t step = 1; step <= train->total_steps; step++) {
         uint64_t begin = ls__now_ns();
         const ls_batch *batch;
+        ls__profile_mark(train->step->profile);
         LS_TRY(ls_loader_next(train->loader, &batch));
+        ls__profile_add(train->step->profile, "wait for data", LS__PASS_UPDATE, 0, 0);
         ls__step_record record = {.step = step, .epoch = batch->epoch + 1};
         LS_TRY(run_step(train, batch, &record));
         record.milliseconds = (double)(ls__now_ns() - begin) / 1e6;
+        if (train->profile)
+            ls__profile_report_step(train->profile, ls__now_ns() - begin,
+                                    step == 1 && train->total_steps > 1);
         result->train_seconds += record.milliseconds / 1e3;
         samples += record.samples;
         if (evaluates_after(train, batch, step)) {

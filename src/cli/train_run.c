@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "cli/train.h"
 #include "nn/models.h"
+#include "tensor/tensor.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -124,7 +125,15 @@ static ls_status create_model(ls__train *t) {
                                             .clip = s->clip};
     LS_TRY(ls_optimizer_create(&t->optimizer, t->model, &optimizer));
     const ls_step_options step = {.device = t->device, .seed = (uint64_t)s->seed};
-    return ls_step_create(&t->step, &step);
+    LS_TRY(ls_step_create(&t->step, &step));
+    if (!s->profile)
+        return LS_OK;
+    t->profile = calloc(1, sizeof *t->profile);
+    if (!t->profile)
+        return ls__fail(LS_ERR_MEMORY, "--profile: out of memory");
+    t->optimizer_bytes = ls__profile_optimizer_bytes(&optimizer, ls_model_element_count(t->model));
+    t->step->profile = &t->profile->profile;
+    return LS_OK;
 }
 
 static ls_status start_loader(ls__train *t) {
@@ -153,6 +162,16 @@ static ls_status start_loader(ls__train *t) {
     return LS_OK;
 }
 
+/* Of rank 0: the table, and profile.json in --out. */
+static ls_status finish_profile(const ls__train *t) {
+    char *path = NULL;
+    if (t->settings->out && asprintf(&path, "%s/profile.json", t->settings->out) < 0)
+        return ls__fail(LS_ERR_MEMORY, "--profile: out of memory");
+    ls_status status = ls__profile_report_finish(t->profile, t->device, path);
+    free(path);
+    return status;
+}
+
 static ls_status run(ls__train *t) {
     const ls__train_settings *s = t->settings;
     LS_TRY(join_job(t));
@@ -175,6 +194,8 @@ static ls_status run(ls__train *t) {
         LS_TRY(ls__trace_write(t->trace, t->world, s->trace));
     if (t->progress)
         ls__progress_finish(t->progress, t);
+    if (t->profile && t->rank == 0)
+        LS_TRY(finish_profile(t));
     /* No rank ends well before the result is saved. */
     return ls_barrier(t->world);
 }
@@ -189,6 +210,7 @@ ls_status ls__train_run(const ls__train_settings *settings) {
     ls__output_close(train.output);
     ls_loader_destroy(train.loader);
     ls_step_destroy(train.step);
+    free(train.profile);
     ls_optimizer_destroy(train.optimizer);
     ls_ddp_destroy(train.ddp);
     ls_model_destroy(train.model);

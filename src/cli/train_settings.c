@@ -268,6 +268,12 @@ bool ls__train_parse(int argc, char **argv, ls__train_settings *s, int *code) {
          .max = 1000,
          .fallback = "2",
          .help = "how many steps --trace covers"},
+        {.name = "profile",
+         .kind = LS__OPTION_FLAG,
+         .flag = &s->profile,
+         .help =
+             "time by operation, on stderr at the end and into --out as profile.json; the first "
+             "step is left out"},
         {.name = "progress",
          .placeholder = "P",
          .kind = LS__OPTION_CHOICE,

@@ -7,8 +7,9 @@
 #include <lockstep/tensor.h>
 
 typedef struct ls_parameter ls_parameter;
-typedef struct ls__tape ls__tape;   /* autograd/tape.h */
-typedef struct ls__arena ls__arena; /* tensor/arena.h */
+typedef struct ls__tape ls__tape;       /* autograd/tape.h */
+typedef struct ls__arena ls__arena;     /* tensor/arena.h */
+typedef struct ls__profile ls__profile; /* autograd/profile.h */
 
 /* How elements lie in memory. */
 typedef enum ls__layout {
@@ -39,7 +40,8 @@ struct ls_step {
     ls__arena *arena;   /* elements: device memory */
     ls__arena *records; /* ls_tensor, ls__node: host memory */
     ls__tape *tape;
-    ls_status status; /* the first error, and its text */
+    ls__profile *profile; /* the caller's; NULL: none is kept */
+    ls_status status;     /* the first error, and its text */
     char error[1024];
 };
 
