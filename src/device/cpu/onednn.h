@@ -1,5 +1,5 @@
 /* oneDNN behind one door: the engine, and plans. All that differs between oneDNN's major versions
- * is in onednn.c, conv2d.c and gemm.c.
+ * is in onednn.c, linear.c and gemm.c.
  *
  * A plan is one primitive with its arguments. Where the primitive wants another memory layout than
  * the caller's plain one, the plan holds the reorder too and a place for the reordered tensor in
@@ -30,19 +30,15 @@ typedef struct ls__plan_argument {
 } ls__plan_argument;
 
 typedef enum ls__plan_kind {
-    LS__PLAN_CONV_FORWARD,
-    LS__PLAN_CONV_BACKWARD_DATA,
-    LS__PLAN_CONV_BACKWARD_WEIGHTS,
-    LS__PLAN_LINEAR_IN_OUT, /* conv: batch rows, in_channels, out_channels; the rest zero */
+    LS__PLAN_LINEAR_IN_OUT, /* the weights as (in, out) */
     LS__PLAN_LINEAR_OUT_IN,
 } ls__plan_kind;
 
-/* What a plan is made for. Compared as bytes: set all of it to zero first. */
+/* What a plan is made for. Compared as bytes: no member leaves any of them unused. */
 typedef struct ls__plan_key {
     ls__plan_kind kind;
-    ls__plan_flow flow[2]; /* of the result; of the bias or its gradient */
-    uint32_t bias;         /* 0 or 1; no bool, which would leave bytes unused */
-    ls__conv2d conv;
+    uint32_t bias; /* 0 or 1 */
+    size_t rows, in, out;
 } ls__plan_key;
 
 typedef struct ls__plan {

@@ -48,6 +48,7 @@ LS_INLINE void max_eight(const ls__pool2d *s, const window *w, const float *x, f
         for (size_t ix = w->left; ix < w->right; ix++) {
             size_t offset = iy * s->in_w + ix;
             ls__v8 value = *(const ls__v8 *)(x + offset * s->channels);
+            /* NOLINTNEXTLINE(misc-redundant-expression): false where best is a NaN, which stays */
             eight_ints better = (~(value <= best) & (best == best)) | (at < 0);
             best = (ls__v8)(((eight_ints)value & better) | ((eight_ints)best & ~better));
             at = ((int32_t)offset & better) | (at & ~better);
