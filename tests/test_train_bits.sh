@@ -8,6 +8,8 @@ text "$work/text"
 cnn=(--model cnn --data "idx:$work/data" --optimizer sgd --momentum 0.9 --lr 0.05 --batch-size 16)
 gpt=(--model "gpt:layers=2,heads=2,width=32,context=32,dropout=0.1" --data "text:$work/text"
   --optimizer adamw --lr 1e-3 --batch-size 8 --clip 1 --weight-decay 0.1 --schedule cosine --warmup 5)
+resnet=(--model resnet18:channels=1,width=4 --data "idx:$work/data" --optimizer sgd --momentum 0.9
+  --lr 0.05 --batch-size 16)
 mlp=(--model "mlp:784,32,10" --data "idx:$work/data" --optimizer adam --batch-size 24)
 
 # by_hand OUT RANKS ARGS...: ranks as separate processes that meet over tcp
@@ -52,6 +54,8 @@ transports=(shm)
 if has_tcp; then transports+=(tcp hand); else echo "tcp is not built in: not compared"; fi
 compare cnn 12 4 "1 2 4" "${cnn[@]}"
 compare gpt 20 4 "1 2 4" "${gpt[@]}"
+# statistics of batch norm are reduced too
+compare resnet 6 4 "1 2" "${resnet[@]}"
 compare cnn-inline 6 4 "1 2" "${cnn[@]}" --progress inline
 # 6 shards: 3 ranks of 2, 6 of 1; the last batch of an epoch is short (400 = 16 * 24 + 16)
 compare mlp 34 6 "3 6" "${mlp[@]}"
