@@ -21,7 +21,7 @@ static bool fits_convolution(size_t rows, size_t in, size_t out, bool accumulate
 
 /* Layouts of the convolution: x (1, in, rows, 1), w (out, in, 1, 1), y (1, out, rows, 1). */
 typedef struct layouts {
-    dnnl_memory_desc_t x, w, any_w, bias, y;
+    ls__dnnl_layout x, w, any_w, bias, y;
 } layouts;
 
 static dnnl_status_t init_layouts(layouts *l, const ls__plan_key *key) {
@@ -30,41 +30,57 @@ static dnnl_status_t init_layouts(layouts *l, const ls__plan_key *key) {
     const dnnl_dims_t x = {1, in, rows, 1}, w = {out, in, 1, 1}, y = {1, out, rows, 1}, b = {out};
     const dnnl_dims_t in_out = {1, out, in * out, in * out}, out_in = {in, 1, in * out, in * out};
     bool out_first = key->kind == LS__PLAN_LINEAR_OUT_IN;
-    dnnl_status_t result = dnnl_memory_desc_init_by_tag(&l->x, 4, x, dnnl_f32, dnnl_nhwc);
+    dnnl_status_t result = ls__dnnl_layout_by_tag(&l->x, 4, x, dnnl_nhwc);
     if (result == dnnl_success)
-        result =
-            dnnl_memory_desc_init_by_strides(&l->w, 4, w, dnnl_f32, out_first ? out_in : in_out);
+        result = ls__dnnl_layout_by_strides(&l->w, 4, w, out_first ? out_in : in_out);
     if (result == dnnl_success)
-        result = dnnl_memory_desc_init_by_tag(&l->any_w, 4, w, dnnl_f32, dnnl_format_tag_any);
+        result = ls__dnnl_layout_by_tag(&l->any_w, 4, w, dnnl_format_tag_any);
     if (result == dnnl_success)
-        result = dnnl_memory_desc_init_by_tag(&l->bias, 1, b, dnnl_f32, dnnl_a);
+        result = ls__dnnl_layout_by_tag(&l->bias, 1, b, dnnl_a);
     if (result == dnnl_success)
-        result = dnnl_memory_desc_init_by_tag(&l->y, 4, y, dnnl_f32, dnnl_nhwc);
+        result = ls__dnnl_layout_by_tag(&l->y, 4, y, dnnl_nhwc);
     return result;
 }
 
-static ls_status build(ls_device *device, ls__plan *plan) {
-    layouts l;
+static ls_status describe(ls_device *device, const ls__plan *plan, const layouts *l,
+                          dnnl_primitive_desc_t *description) {
     const dnnl_dims_t stride = {1, 1}, padding = {0, 0};
-    dnnl_convolution_desc_t op;
+    dnnl_primitive_attr_t attributes = NULL;
+    ls_status status = ls__plan_attributes(&attributes);
+    if (status == LS_OK)
+        status =
+            ls__onednn_check(ls__dnnl_convolution(description, ls__onednn_engine(device), &l->x,
+                                                  &l->any_w, plan->key.bias ? &l->bias : NULL,
+                                                  &l->y, stride, padding, attributes),
+                             "linear");
+    if (attributes)
+        dnnl_primitive_attr_destroy(attributes);
+    return status;
+}
+
+static ls_status build(ls_device *device, ls__plan *plan) {
+    layouts l = {0};
     dnnl_primitive_desc_t description = NULL;
     ls_status status;
-    dnnl_status_t result = init_layouts(&l, &plan->key);
-    if (result == dnnl_success)
-        result = dnnl_convolution_forward_desc_init(
-            &op, dnnl_forward_training, dnnl_convolution_direct, &l.x, &l.any_w,
-            plan->key.bias ? &l.bias : NULL, &l.y, stride, padding, padding);
-    LS_TRY(ls__onednn_check(result, "linear"));
-    LS_TRY_OUT(ls__plan_set_primitive(device, plan, &op, NULL, &description));
-    LS_TRY_OUT(ls__plan_add(device, plan, DNNL_ARG_SRC, LS__PLAN_READ, &l.x, &l.x));
-    LS_TRY_OUT(ls__plan_add(device, plan, DNNL_ARG_WEIGHTS, LS__PLAN_READ, &l.w,
+    LS_TRY_OUT(ls__onednn_check(init_layouts(&l, &plan->key), "linear"));
+    ls__dnnl_layout_ref x = ls__dnnl_layout_get(&l.x), w = ls__dnnl_layout_get(&l.w),
+                        bias = ls__dnnl_layout_get(&l.bias), y = ls__dnnl_layout_get(&l.y);
+    LS_TRY_OUT(describe(device, plan, &l, &description));
+    LS_TRY_OUT(ls__plan_set_primitive(device, plan, description));
+    LS_TRY_OUT(ls__plan_add(device, plan, DNNL_ARG_SRC, LS__PLAN_READ, x, x));
+    LS_TRY_OUT(ls__plan_add(device, plan, DNNL_ARG_WEIGHTS, LS__PLAN_READ, w,
                             dnnl_primitive_desc_query_md(description, dnnl_query_weights_md, 0)));
-    LS_TRY_OUT(ls__plan_add(device, plan, DNNL_ARG_DST, LS__PLAN_WRITE, &l.y, &l.y));
+    LS_TRY_OUT(ls__plan_add(device, plan, DNNL_ARG_DST, LS__PLAN_WRITE, y, y));
     if (plan->key.bias)
-        LS_TRY_OUT(ls__plan_add(device, plan, DNNL_ARG_BIAS, LS__PLAN_READ, &l.bias, &l.bias));
+        LS_TRY_OUT(ls__plan_add(device, plan, DNNL_ARG_BIAS, LS__PLAN_READ, bias, bias));
 out:
     if (description)
         dnnl_primitive_desc_destroy(description);
+    ls__dnnl_layout_free(&l.x);
+    ls__dnnl_layout_free(&l.w);
+    ls__dnnl_layout_free(&l.any_w);
+    ls__dnnl_layout_free(&l.bias);
+    ls__dnnl_layout_free(&l.y);
     return status;
 }
 

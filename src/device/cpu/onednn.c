@@ -167,27 +167,23 @@ static size_t plan_take(ls__plan *plan, size_t bytes) {
     return offset;
 }
 
-static ls_status new_memory(ls_device *device, const dnnl_memory_desc_t *layout,
-                            dnnl_memory_t *memory) {
+static ls_status new_memory(ls_device *device, ls__dnnl_layout_ref layout, dnnl_memory_t *memory) {
     return ls__onednn_check(
         dnnl_memory_create(memory, layout, ls__onednn_engine(device), DNNL_MEMORY_NONE), "memory");
 }
 
-ls_status ls__plan_set_primitive(ls_device *device, ls__plan *plan, const_dnnl_op_desc_t op,
-                                 const_dnnl_primitive_desc_t hint,
-                                 dnnl_primitive_desc_t *description) {
-    dnnl_primitive_attr_t attributes;
-    LS_TRY(ls__onednn_check(dnnl_primitive_attr_create(&attributes), "attributes"));
-    dnnl_status_t result =
-        dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user);
+ls_status ls__plan_attributes(dnnl_primitive_attr_t *attributes) {
+    dnnl_status_t result = dnnl_primitive_attr_create(attributes);
     if (result == dnnl_success)
-        result = dnnl_primitive_desc_create(description, op, attributes, ls__onednn_engine(device),
-                                            hint);
-    dnnl_primitive_attr_destroy(attributes);
-    LS_TRY(ls__onednn_check(result, "primitive description"));
-    LS_TRY(ls__onednn_check(dnnl_primitive_create(&plan->primitive, *description), "primitive"));
-    const dnnl_memory_desc_t *layout =
-        dnnl_primitive_desc_query_md(*description, dnnl_query_scratchpad_md, 0);
+        result = dnnl_primitive_attr_set_scratchpad_mode(*attributes, dnnl_scratchpad_mode_user);
+    return ls__onednn_check(result, "attributes");
+}
+
+ls_status ls__plan_set_primitive(ls_device *device, ls__plan *plan,
+                                 const_dnnl_primitive_desc_t description) {
+    LS_TRY(ls__onednn_check(dnnl_primitive_create(&plan->primitive, description), "primitive"));
+    ls__dnnl_layout_ref layout =
+        dnnl_primitive_desc_query_md(description, dnnl_query_scratchpad_md, 0);
     size_t bytes = layout ? dnnl_memory_desc_get_size(layout) : 0;
     if (bytes == 0)
         return LS_OK;
@@ -195,8 +191,8 @@ ls_status ls__plan_set_primitive(ls_device *device, ls__plan *plan, const_dnnl_o
     return new_memory(device, layout, &plan->scratchpad);
 }
 
-static ls_status new_reorder(ls_device *device, const dnnl_memory_desc_t *from,
-                             const dnnl_memory_desc_t *to, bool add, dnnl_primitive_t *reorder) {
+static ls_status new_reorder(ls_device *device, ls__dnnl_layout_ref from, ls__dnnl_layout_ref to,
+                             bool add, dnnl_primitive_t *reorder) {
     dnnl_engine_t engine = ls__onednn_engine(device);
     dnnl_primitive_attr_t attributes = NULL;
     dnnl_post_ops_t after = NULL;
@@ -205,7 +201,7 @@ static ls_status new_reorder(ls_device *device, const dnnl_memory_desc_t *from,
     if (result == dnnl_success && add) {
         result = dnnl_post_ops_create(&after);
         if (result == dnnl_success)
-            result = dnnl_post_ops_append_sum(after, 1.0F);
+            result = ls__dnnl_append_sum(after);
         if (result == dnnl_success)
             result = dnnl_primitive_attr_set_post_ops(attributes, after);
     }
@@ -224,7 +220,7 @@ static ls_status new_reorder(ls_device *device, const dnnl_memory_desc_t *from,
 }
 
 ls_status ls__plan_add(ls_device *device, ls__plan *plan, int index, ls__plan_flow flow,
-                       const dnnl_memory_desc_t *caller, const dnnl_memory_desc_t *inner) {
+                       ls__dnnl_layout_ref caller, ls__dnnl_layout_ref inner) {
     ls__plan_argument *argument = &plan->arguments[plan->argument_count++];
     argument->index = index;
     argument->flow = flow;

@@ -1,5 +1,5 @@
-/* oneDNN behind one door: the engine, and plans. All that differs between oneDNN's major versions
- * is in onednn.c, linear.c and gemm.c.
+/* oneDNN behind one door: the engine, and plans. What differs between its major versions is
+ * in onednn_version.c.
  *
  * A plan is one primitive with its arguments. Where the primitive wants another memory layout than
  * the caller's plain one, the plan holds the reorder too and a place for the reordered tensor in
@@ -11,6 +11,7 @@
 #include <oneapi/dnnl/dnnl.h>
 
 #include "device/cpu/cpu.h"
+#include "device/cpu/onednn_version.h"
 
 enum { LS__PLAN_ARGUMENTS = 4 };
 
@@ -70,13 +71,14 @@ ls__plan *ls__plan_find(ls_device *device, const ls__plan_key *key);
 /* A new, empty plan that is not in the table yet. */
 ls_status ls__plan_new(ls__plan **plan, const ls__plan_key *key);
 void ls__plan_destroy(ls__plan *plan);
-/* Makes the primitive out of the description. Call it first, once. */
-ls_status ls__plan_set_primitive(ls_device *device, ls__plan *plan, const_dnnl_op_desc_t op,
-                                 const_dnnl_primitive_desc_t hint,
-                                 dnnl_primitive_desc_t *description);
+/* Attributes a plan's primitive is described with: its scratchpad is ours. */
+ls_status ls__plan_attributes(dnnl_primitive_attr_t *attributes);
+/* Makes the primitive out of its description. Call it first, once. */
+ls_status ls__plan_set_primitive(ls_device *device, ls__plan *plan,
+                                 const_dnnl_primitive_desc_t description);
 /* Adds an argument: the caller's layout, and the one that the primitive asks for. */
 ls_status ls__plan_add(ls_device *device, ls__plan *plan, int index, ls__plan_flow flow,
-                       const dnnl_memory_desc_t *caller, const dnnl_memory_desc_t *inner);
+                       ls__dnnl_layout_ref caller, ls__dnnl_layout_ref inner);
 /* Puts a finished plan into the table. */
 void ls__plan_keep(ls_device *device, ls__plan *plan);
 /* Runs it on the caller's tensors, in the order in which the arguments were added. */
