@@ -1,5 +1,6 @@
 /* The first things every user of comm needs: joining, all_reduce, broadcast, barrier, memory. */
 #include "ranks.h"
+#include <math.h>
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -90,7 +91,33 @@ static void test_world_of_one(void **state) {
     assert_int_equal(ls_job_world_size(job), 1);
     basics(0, job, NULL);
     started(0, job, NULL);
+    /* nobody has samples: zeros, not what 0 * inf gives */
+    float x[2] = {5, INFINITY};
+    double total = -1;
+    assert_int_equal(ls_all_reduce_weighted(ls_job_world(job), x, x, 2, LS_F32, 0, &total), LS_OK);
+    assert_true(x[0] == 0 && x[1] == 0 && total == 0);
     ls_job_finish(job);
+}
+
+/* Who is not told its place on the machine is alone there, unless the ranks share memory. */
+static void local_place(int rank, ls_job *job, void *context) {
+    (void)context;
+    bool shared = strcmp(ranks_transport(), "shm") == 0;
+    unsetenv("LOCAL_RANK");
+    unsetenv("LOCAL_WORLD_SIZE");
+    CHECK_OK(ls_job_init(&job, NULL));
+    CHECK(ls_job_local_rank(job) == (shared ? rank : 0));
+    CHECK(ls_job_local_world_size(job) == (shared ? 3 : 1));
+    CHECK_OK(ls_barrier(ls_job_world(job)));
+    ls_job_finish(job);
+}
+
+static void test_local_place(void **state) {
+    (void)state;
+    ranks r = {.size = 3, .transport = ranks_transport(), .body = local_place, .no_job = true};
+    ranks_start(&r);
+    assert_int_equal(ranks_wait(&r), 0);
+    ranks_free(&r);
 }
 
 int main(void) {
@@ -98,6 +125,7 @@ int main(void) {
         cmocka_unit_test(test_world_of_one),
         cmocka_unit_test(test_basics),
         cmocka_unit_test(test_started),
+        cmocka_unit_test(test_local_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
