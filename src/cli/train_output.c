@@ -2,6 +2,7 @@
  * when the run is complete, each under a temporary name first. A folder with a summary is a complete run
  * and is not touched without --overwrite. While a run writes there, it holds a lock on the folder, which
  * ends with the process. */
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "cli/train.h"
@@ -13,6 +14,7 @@
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 struct ls__train_output {
@@ -48,15 +50,23 @@ static ls_status make_folder(const char *folder) {
     return status;
 }
 
-/* Where a file system knows no locks, two runs in one folder go unnoticed. */
+/* Where a file system knows no locks, two runs in one folder go unnoticed. A run that was killed while it
+ * saved holds its lock until the disk has answered: whoever restarts it at once waits for that. */
 static ls_status lock_folder(const char *folder, int *fd) {
+    const struct timespec pause = {.tv_nsec = 50000000};
+    uint64_t deadline = ls__deadline_ns(2);
     *fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (*fd < 0 || flock(*fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
-        return LS_OK;
-    close(*fd);
-    *fd = -1;
-    return ls__fail(LS_ERR_ARGUMENT,
-                    "--out %s: another run is writing there; choose another folder", folder);
+    while (*fd >= 0 && flock(*fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        if (ls__now_ns() >= deadline) {
+            close(*fd);
+            *fd = -1;
+            return ls__fail(LS_ERR_ARGUMENT,
+                            "--out %s: another run is writing there; choose another folder",
+                            folder);
+        }
+        nanosleep(&pause, NULL);
+    }
+    return LS_OK;
 }
 
 /* What runs that were killed while they saved left behind. Called with the lock. */
