@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Shared by the scripts of this folder: sourced.
 set -eu
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
