@@ -130,6 +130,7 @@ LS_INLINE void give_chosen(size_t channels, int32_t offset, const float *dy, con
     size_t c = 0;
     for (; c + 8 <= channels; c += 8) {
         eight_ints mask = *(const eight_ints *)(chosen + c) == offset;
+        /* cppcheck-suppress invalidPointerCast ; the bits are masked, not read as numbers */
         ls__v8 given = (ls__v8)(*(const eight_ints *)(dy + c) & mask);
         if (add)
             given += *(const ls__v8 *)(dx + c);
