@@ -71,7 +71,9 @@ LS_API size_t ls_tensor_dims(const ls_tensor *tensor);
 LS_API const size_t *ls_tensor_shape(const ls_tensor *tensor);
 /* Elements */
 LS_API size_t ls_tensor_count(const ls_tensor *tensor);
-/* The elements, in device memory (for the CPU: readable here). */
+/* The elements, row-major, in device memory (for the CPU: readable here). Operations on images keep
+ * their results in an order of their own until somebody asks: then they are converted, once; NULL when
+ * there is no memory for that. */
 LS_API void *ls_tensor_data(ls_tensor *tensor);
 /* The gradient after ls_backward (of a weight's value: a view of its gradient's storage); NULL where
  * none flowed. In training mode, ls_tensor_need_grad asks for the gradient of a tensor that is no
