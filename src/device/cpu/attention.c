@@ -1,9 +1,11 @@
 /* Causal multi-head attention. One (batch, head) at a time: blocks of BLOCK rows of queries meet
  * only the keys up to their last row, so what lies above the diagonal is mostly never computed.
  *
- * `saved` holds the probabilities (batch, heads, time, time); of row t, only the entries up to the
- * end of its block are written. Gradients and probabilities of one block need (BLOCK, time) floats
- * a thread. */
+ * `saved` holds, for each row of scores, what turns them into probabilities: the largest, and one
+ * over the sum of exponentials (batch, heads, time, 2). Backward computes the scores of a block
+ * again, which is one of its five products, instead of reading (time, time) probabilities for each
+ * head. The probabilities of one block, and their gradients, need (BLOCK, time) floats a thread
+ * each. */
 #include <math.h>
 
 #include "device/cpu/cpu.h"
@@ -13,13 +15,18 @@
 
 enum { BLOCK = 64 };
 
+/* Probability = exp(score - most) * scale */
+typedef struct row_scale {
+    float most, scale;
+} row_scale;
+
 struct attention_arguments {
     ls__attention shape;
     size_t workers;
     const float *qkv, *dy;
     float *y, *dqkv;
-    float *probs;   /* NULL: not kept */
-    float *scratch; /* (workers, BLOCK, time) */
+    row_scale *rows; /* (batch, heads, time); NULL: not kept */
+    float *scratch;  /* (workers, 2, BLOCK, time) */
     float scale;
     bool accumulate;
     dnnl_status_t *results; /* (workers) */
@@ -32,7 +39,7 @@ typedef struct head {
     const float *dy;
     float *y;
     size_t stride, y_stride; /* 3C, C */
-    size_t probs_at;         /* offset of its probabilities (time, time) */
+    row_scale *rows;         /* (time), or NULL */
 } head;
 
 static head head_of(const struct attention_arguments *g, size_t item) {
@@ -45,7 +52,7 @@ static head head_of(const struct attention_arguments *g, size_t item) {
               .v = g->qkv + at + 2 * channels,
               .stride = 3 * channels,
               .y_stride = channels,
-              .probs_at = item * s->time * s->time};
+              .rows = g->rows ? g->rows + item * s->time : NULL};
     if (g->y)
         h.y = g->y + y_at;
     if (g->dqkv) {
@@ -67,34 +74,50 @@ static dnnl_status_t product(char ta, char tb, size_t m, size_t n, size_t k, flo
 
 /* Softmax of rows [begin, end) over their first t + 1 entries; the rest, up to `end`, becomes zero
  * as exp(-inf): rows of one length, a multiple of the vector width mostly, are faster than short
- * ones. */
-LS_INLINE void masked_softmax(size_t begin, size_t end, float *scores, size_t stride) {
+ * ones. `known`: rows of forward are read, and give the same bits again; else they are written. */
+LS_INLINE void softmax_rows(size_t begin, size_t end, float *scores, size_t stride, row_scale *rows,
+                            bool known) {
     for (size_t t = begin; t < end; t++) {
         float *row = scores + (t - begin) * stride;
         for (size_t j = t + 1; j < end; j++)
             row[j] = -INFINITY;
-        float most = ls__largest(row, end);
+        float most = known ? rows[t].most : ls__largest(row, end);
         for (size_t j = 0; j < end; j++)
             row[j] = ls__exp(row[j] - most);
-        float scale = 1.0F / ls__sum_values(row, row, 0, end);
+        float scale = known ? rows[t].scale : 1.0F / ls__sum_values(row, row, 0, end);
         for (size_t j = 0; j < end; j++)
             row[j] *= scale;
+        if (rows && !known)
+            rows[t] = (row_scale){most, scale};
     }
 }
 
+LS_INLINE void masked_softmax(size_t begin, size_t end, float *scores, size_t stride,
+                              row_scale *rows) {
+    softmax_rows(begin, end, scores, stride, rows, false);
+}
+
+LS_INLINE void masked_softmax_again(size_t begin, size_t end, float *scores, size_t stride,
+                                    row_scale *rows) {
+    softmax_rows(begin, end, scores, stride, rows, true);
+}
+
+LS_INLINE dnnl_status_t score_product(const struct attention_arguments *g, const head *h,
+                                      size_t begin, size_t end, float *scores) {
+    return product('N', 'T', end - begin, end, g->shape.head_size, g->scale,
+                   h->q + begin * h->stride, h->stride, h->k, h->stride, 0, scores, end);
+}
+
 LS_INLINE dnnl_status_t forward_head(const struct attention_arguments *g, const head *h,
-                                     float *scratch) {
+                                     float *scores) {
     size_t time = g->shape.time, size = g->shape.head_size;
     for (size_t begin = 0; begin < time; begin += BLOCK) {
-        size_t end = ls__min_size(begin + BLOCK, time), rows = end - begin;
-        float *scores = g->probs ? g->probs + h->probs_at + begin * time : scratch;
-        dnnl_status_t result =
-            product('N', 'T', rows, end, size, g->scale, h->q + begin * h->stride, h->stride, h->k,
-                    h->stride, 0, scores, time);
+        size_t end = ls__min_size(begin + BLOCK, time);
+        dnnl_status_t result = score_product(g, h, begin, end, scores);
         if (result != dnnl_success)
             return result;
-        masked_softmax(begin, end, scores, time);
-        result = product('N', 'N', rows, size, end, 1, scores, time, h->v, h->stride, 0,
+        masked_softmax(begin, end, scores, end, h->rows);
+        result = product('N', 'N', end - begin, size, end, 1, scores, end, h->v, h->stride, 0,
                          h->y + begin * h->y_stride, h->y_stride);
         if (result != dnnl_success)
             return result;
@@ -117,26 +140,28 @@ LS_INLINE void softmax_slopes(size_t begin, size_t end, const float *probs, floa
 /* The last block comes first: it touches all keys, so the gradients of keys and values are set
  * there and added to by the others. */
 LS_INLINE dnnl_status_t backward_head(const struct attention_arguments *g, const head *h,
-                                      float *dprobs) {
+                                      float *probs) {
     size_t time = g->shape.time, size = g->shape.head_size;
+    float *dprobs = probs + BLOCK * time;
     float before = g->accumulate ? 1 : 0;
     for (size_t block = (time - 1) / BLOCK + 1; block-- > 0;) {
         size_t begin = block * BLOCK, end = ls__min_size(begin + BLOCK, time), rows = end - begin;
-        const float *probs = g->probs + h->probs_at + begin * time,
-                    *dy = h->dy + begin * h->y_stride;
-        const float *q = h->q + begin * h->stride;
+        const float *dy = h->dy + begin * h->y_stride, *q = h->q + begin * h->stride;
         float beta = end == time ? before : 1;
-        dnnl_status_t result = product('N', 'T', rows, end, size, 1, dy, h->y_stride, h->v,
-                                       h->stride, 0, dprobs, time);
+        dnnl_status_t result = score_product(g, h, begin, end, probs);
+        masked_softmax_again(begin, end, probs, end, h->rows);
         if (result == dnnl_success)
-            result = product('T', 'N', end, size, rows, 1, probs, time, dy, h->y_stride, beta,
-                             h->dv, h->stride);
-        softmax_slopes(begin, end, probs, dprobs, time);
+            result = product('N', 'T', rows, end, size, 1, dy, h->y_stride, h->v, h->stride, 0,
+                             dprobs, end);
         if (result == dnnl_success)
-            result = product('N', 'N', rows, size, end, g->scale, dprobs, time, h->k, h->stride,
+            result = product('T', 'N', end, size, rows, 1, probs, end, dy, h->y_stride, beta, h->dv,
+                             h->stride);
+        softmax_slopes(begin, end, probs, dprobs, end);
+        if (result == dnnl_success)
+            result = product('N', 'N', rows, size, end, g->scale, dprobs, end, h->k, h->stride,
                              before, h->dq + begin * h->stride, h->stride);
         if (result == dnnl_success)
-            result = product('T', 'N', end, size, rows, g->scale, dprobs, time, q, h->stride, beta,
+            result = product('T', 'N', end, size, rows, g->scale, dprobs, end, q, h->stride, beta,
                              h->dk, h->stride);
         if (result != dnnl_success)
             return result;
@@ -149,7 +174,7 @@ LS_KERNEL(attention_body) {
     const struct attention_arguments *g = arguments;
     size_t items = g->shape.batch * g->shape.heads;
     for (size_t worker = begin; worker < end; worker++) {
-        float *scratch = g->scratch + worker * BLOCK * g->shape.time;
+        float *scratch = g->scratch + worker * 2 * BLOCK * g->shape.time;
         dnnl_status_t result = dnnl_success;
         for (size_t item = items * worker / g->workers;
              item < items * (worker + 1) / g->workers && result == dnnl_success; item++) {
@@ -169,7 +194,7 @@ static ls_status attention_run(ls_device *device, struct attention_arguments *g,
     if (items * cost < LS__CPU_GRAIN)
         g->workers = 1;
     g->scale = 1.0F / sqrtf((float)s->head_size);
-    size_t floats = g->workers * BLOCK * s->time * sizeof(float);
+    size_t floats = g->workers * 2 * BLOCK * s->time * sizeof(float);
     void *memory;
     LS_TRY(ls__cpu_scratch(device, floats + g->workers * sizeof(dnnl_status_t), &memory));
     g->scratch = memory;
@@ -185,13 +210,14 @@ static ls_status attention_run(ls_device *device, struct attention_arguments *g,
 size_t ls__cpu_attention_saved_bytes(ls_device *device, ls_dtype dtype,
                                      const ls__attention *shape) {
     (void)device;
-    return shape->batch * shape->heads * shape->time * shape->time * ls_dtype_size(dtype);
+    (void)dtype;
+    return shape->batch * shape->heads * shape->time * sizeof(row_scale);
 }
 
 ls_status ls__cpu_attention_forward(ls_device *device, ls_dtype dtype, const ls__attention *shape,
                                     const void *qkv, void *y, void *saved) {
     LS_TRY(ls__cpu_require_f32(dtype, "attention"));
-    struct attention_arguments g = {.shape = *shape, .qkv = qkv, .y = y, .probs = saved};
+    struct attention_arguments g = {.shape = *shape, .qkv = qkv, .y = y, .rows = saved};
     return attention_run(device, &g, "attention");
 }
 
@@ -204,7 +230,7 @@ ls_status ls__cpu_attention_backward(ls_device *device, ls_dtype dtype, const ls
                                     .qkv = qkv,
                                     .dy = dy,
                                     .dqkv = dqkv,
-                                    .probs = (float *)saved,
+                                    .rows = (row_scale *)saved,
                                     .accumulate = accumulate};
     return attention_run(device, &g, "attention backward");
 }

@@ -15,8 +15,11 @@ LS_INLINE float gelu_cdf(float x) {
     return 0.5F * (1.0F + ls__erf(x * SQRT_HALF));
 }
 
-LS_INLINE float gelu_tanh_inner(float x) {
-    return ls__tanh(SQRT_2_OVER_PI * (x + GELU_CUBIC * x * x * x));
+/* exp(-2u), u = sqrt(2/pi) (x + 0.044715 x^3): (1 + tanh u) / 2 is 1 / (1 + that), which costs half of
+ * a tanh. Below the limit of u, x times it is 0 to f32. */
+LS_INLINE float gelu_tanh_power(float x) {
+    float u = -2.0F * SQRT_2_OVER_PI * (x + GELU_CUBIC * x * x * x);
+    return ls__exp(u > 80.0F ? 80.0F : u);
 }
 
 struct unary_arguments {
@@ -41,7 +44,7 @@ LS_KERNEL(unary_forward_body) {
         break;
     case LS__GELU_TANH:
         for (size_t i = begin; i < end; i++)
-            y[i] = 0.5F * x[i] * (1.0F + gelu_tanh_inner(x[i]));
+            y[i] = x[i] / (1.0F + gelu_tanh_power(x[i]));
         break;
     case LS__TANH:
         for (size_t i = begin; i < end; i++)
@@ -80,9 +83,9 @@ LS_INLINE float gelu_slope(float x) {
 }
 
 LS_INLINE float gelu_tanh_slope(float x) {
-    float t = gelu_tanh_inner(x);
-    float inner = SQRT_2_OVER_PI * (1.0F + 3.0F * GELU_CUBIC * x * x);
-    return 0.5F * (1.0F + t) + 0.5F * x * (1.0F - t * t) * inner;
+    float power = gelu_tanh_power(x), half = 1.0F / (1.0F + power);
+    float inner = 2.0F * SQRT_2_OVER_PI * (1.0F + 3.0F * GELU_CUBIC * x * x);
+    return half + x * inner * (power * half * half);
 }
 
 /* d[i] = dy[first + i] * op', from x or from y, whichever is cheaper; the other may be NULL */
