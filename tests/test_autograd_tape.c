@@ -309,6 +309,7 @@ static void test_gradient_of_a_view(void **state) {
     ls_tensor *x = ls_tensor_wrap(f->step, data, LS_F32, (size_t[]){N}, 1);
     ls_tensor_need_grad(x);
     ls_tensor *view = ls_reshape(f->step, x, (size_t[]){2, 2}, 2);
+    ls_tensor_need_grad(view);
     ls_tensor *loss =
         ls_add(f->step, ls_sum(f->step, x), ls_sum(f->step, ls_scale(f->step, view, 3)));
     check_status(ls_backward(f->step, loss, NULL, NULL));

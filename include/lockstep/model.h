@@ -51,6 +51,11 @@ LS_API void ls_model_destroy(ls_model *model);
 /* Inputs: images f32 (B, C, H, W) or tokens I32 (B, T). Returns logits (B, classes) or (B, T, vocab). */
 LS_API ls_tensor *ls_model_forward(ls_step *step, ls_model *model, ls_tensor *input);
 
+/* The loss of the model's output, ls_cross_entropy with `targets` (B) or (B, T); of a token model without
+ * logits of the whole batch in memory. *correct (may be NULL) as from ls_count_correct. */
+LS_API ls_tensor *ls_model_loss(ls_step *step, ls_model *model, ls_tensor *input,
+                                ls_tensor *targets, size_t *correct);
+
 /* The spec with everything filled in, e.g. "gpt:layers=4,heads=4,width=128,context=64,vocab=65". */
 LS_API const char *ls_model_spec(const ls_model *model);
 /* Parameters in the order of their registration, statistics included. */

@@ -108,6 +108,11 @@ LS_API ls_tensor *ls_causal_attention(ls_step *step, ls_tensor *qkv, size_t head
 /* logits (..., V), targets (...) I32. A target of -1 is padding: weight 0. Others outside 0..V-1 are
  * LS_ERR_RANGE. */
 LS_API ls_tensor *ls_cross_entropy(ls_step *step, ls_tensor *logits, ls_tensor *targets);
+/* ls_cross_entropy of ls_linear(x, weight, NULL) without logits of all rows and classes in memory that
+ * nothing else needs: x (..., C), weight (V, C), targets (...). *correct (may be NULL) as from
+ * ls_count_correct. */
+LS_API ls_tensor *ls_linear_cross_entropy(ls_step *step, ls_tensor *x, ls_tensor *weight,
+                                          ls_tensor *targets, size_t *correct);
 /* Sum over all elements of (a - b)^2. */
 LS_API ls_tensor *ls_squared_error(ls_step *step, ls_tensor *a, ls_tensor *b);
 /* How many rows of logits (..., V) have their largest element at the target; padding does not count.

@@ -44,6 +44,8 @@ typedef struct ls_step_mode {
     bool training;           /* dropout on, batch statistics, a tape is recorded */
     const uint64_t *samples; /* global sample numbers of the rows of the batch; randomness is
                                 f(seed, sample, purpose). Copied. NULL: 0, 1, 2, ... */
+    bool recompute;          /* models that can compute parts again in backward instead of keeping
+                                them: gpt keeps the inputs of its blocks. Bits are the same */
     size_t sample_count;     /* rows (dimension 0) of the batch; 0 with samples NULL: unknown, then
                                 dropout fails */
 } ls_step_mode;
@@ -77,7 +79,8 @@ LS_API size_t ls_tensor_count(const ls_tensor *tensor);
 LS_API void *ls_tensor_data(ls_tensor *tensor);
 /* The gradient after ls_backward (of a weight's value: a view of its gradient's storage); NULL where
  * none flowed. In training mode, ls_tensor_need_grad asks for the gradient of a tensor that is no
- * parameter; call it before the tensor is used. */
+ * parameter, be it an input or a result; call it before the tensor is used. Of results nobody asked
+ * for, the memory of the gradient is used again as soon as it has flowed on. */
 LS_API ls_tensor *ls_tensor_grad(ls_tensor *tensor);
 LS_API void ls_tensor_need_grad(ls_tensor *tensor);
 /* Element 0 of an f32 tensor as a double, NaN for NULL. */

@@ -15,6 +15,10 @@ static ls_status binary_backward(ls_step *step, ls__node *node) {
     const struct binary *r = (const struct binary *)node;
     ls_tensor *a = node->inputs[0], *b = node->inputs[1];
     size_t columns = b->count, rows = a->count / columns;
+    if (r->op == LS__ADD && rows == 1) {
+        LS_TRY(ls__tape_pass_gradient(step, node, a));
+        return ls__tape_pass_gradient(step, node, b);
+    }
     const void *from_a = ls__tensor_data_in(step, a, r->layout);
     const void *from_b = ls__tensor_data_in(step, b, r->layout);
     const void *dy = ls__tensor_data_in(step, node->output->grad, r->layout);

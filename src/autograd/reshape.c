@@ -1,5 +1,4 @@
-/* The same elements in another shape, order or selection. reshape shares the data of x; its gradient
- * has memory of its own, because other uses of x add to x's. */
+/* The same elements in another shape, order or selection. reshape shares the data of x. */
 #include "autograd/tape.h"
 
 #include <string.h>
@@ -7,13 +6,7 @@
 /* --- reshape --- */
 
 static ls_status reshape_backward(ls_step *step, ls__node *node) {
-    void *dx;
-    bool add;
-    LS_TRY(ls__tape_gradient(step, node->inputs[0], &dx, &add));
-    if (!dx)
-        return LS_OK;
-    return step->device->table->affine(step->device, node->output->dtype, node->output->count, 1.0F,
-                                       0.0F, node->output->grad->data, dx, add);
+    return ls__tape_pass_gradient(step, node, node->inputs[0]);
 }
 
 ls_tensor *ls_reshape(ls_step *step, ls_tensor *x, const size_t *shape, size_t dims) {

@@ -63,6 +63,8 @@ ls_status ls_step_begin(ls_step *step, const ls_step_mode *mode) {
     step->status = LS_OK;
     step->error[0] = '\0';
     step->training = mode->training;
+    step->recompute = mode->recompute;
+    step->unrecorded = false;
     step->sample_count = 0;
     ls__tape_reset(step->tape);
     ls_status status = ls__arena_reset(step->arena);

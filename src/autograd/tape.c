@@ -19,6 +19,7 @@ struct ls__tape {
     struct slot *slots; /* in the order of first use */
     size_t count, capacity;
     bool walked; /* ls_backward was called */
+    bool inner;  /* recording or walking an inner tape: uses are not counted */
 };
 
 ls_status ls__tape_create(ls__tape **tape) {
@@ -37,7 +38,7 @@ void ls__tape_destroy(ls__tape *tape) {
 void ls__tape_reset(ls__tape *tape) {
     tape->last = NULL;
     tape->count = 0;
-    tape->walked = false;
+    tape->walked = tape->inner = false;
 }
 
 /* --- parameters of this step --- */
@@ -90,7 +91,7 @@ static ls_status ensure_storage(ls_device *device, ls_parameter *parameter) {
 /* --- recording --- */
 
 bool ls__tape_wants(const ls_step *step, ls_tensor *const *inputs, size_t count) {
-    for (size_t i = 0; step->training && i < count; i++)
+    for (size_t i = 0; step->training && !step->unrecorded && i < count; i++)
         if (wants_gradient(inputs[i]))
             return true;
     return false;
@@ -104,7 +105,7 @@ void *ls__tape_record(ls_step *step, const char *name, ls__backward_fn backward,
         return NULL;
     for (size_t i = 0; i < input_count; i++)
         kept[i] = inputs[i];
-    for (size_t i = 0; i < input_count; i++) {
+    for (size_t i = 0; i < input_count && !step->tape->inner; i++) {
         if (!is_weight(kept[i]))
             continue;
         struct slot *slot = NULL;
@@ -142,6 +143,67 @@ ls_status ls__tape_statistic(ls_step *step, ls_parameter *parameter, float **des
     return LS_OK;
 }
 
+/* --- gradients of results: memory that goes round while the tape is walked --- */
+
+static ls_status new_gradient(ls_step *step, const ls_tensor *tensor, ls_tensor **gradient) {
+    *gradient = ls__tensor_like(step, tensor);
+    if (!*gradient || !((*gradient)->holders = ls__step_alloc_record(step, sizeof(size_t))))
+        return step->status;
+    *(*gradient)->holders = 1;
+    return LS_OK;
+}
+
+void ls__tape_drop_gradient(ls_step *step, ls_tensor *tensor) {
+    ls_tensor *gradient = tensor->grad;
+    tensor->grad = NULL;
+    if (--*gradient->holders == 0 && !gradient->twin)
+        ls__step_release(step, gradient->data, gradient->count * ls_dtype_size(gradient->dtype));
+}
+
+/* Makes tensor->grad one that may be written. */
+static ls_status stop_sharing(ls_step *step, ls_tensor *tensor) {
+    ls_tensor *own;
+    if (*tensor->grad->holders == 1)
+        return LS_OK;
+    LS_TRY(new_gradient(step, tensor, &own));
+    own->layout = tensor->grad->layout;
+    LS_TRY(step->device->table->copy(step->device, own->data, tensor->grad->data,
+                                     own->count * ls_dtype_size(own->dtype)));
+    ls__tape_drop_gradient(step, tensor);
+    tensor->grad = own;
+    return LS_OK;
+}
+
+/* tensor->grad stands on the memory of dy, which has as many elements. */
+static ls_status share_gradient(ls_step *step, ls_tensor *tensor, const ls_tensor *dy) {
+    ls_tensor *shared = ls__step_alloc_record(step, sizeof *shared);
+    if (!shared)
+        return step->status;
+    *shared = *tensor;
+    shared->need_grad = shared->keep_grad = false;
+    shared->grad = NULL;
+    shared->data = dy->data;
+    shared->twin = NULL;
+    shared->layout = dy->layout;
+    shared->holders = dy->holders;
+    ++*shared->holders;
+    tensor->grad = shared;
+    return LS_OK;
+}
+
+ls_status ls__tape_pass_gradient(ls_step *step, const ls__node *node, ls_tensor *input) {
+    const ls_tensor *dy = node->output->grad;
+    if (input && !input->parameter && input->need_grad && !input->grad &&
+        input->layout == dy->layout)
+        return share_gradient(step, input, dy);
+    ls__gradient to;
+    LS_TRY(ls__tape_gradient_in(step, input, dy->layout, &to));
+    if (to.data)
+        LS_TRY(step->device->table->affine(step->device, dy->dtype, dy->count, 1.0F, 0.0F, dy->data,
+                                           to.data, to.accumulate));
+    return ls__tape_gradient_done(step, &to);
+}
+
 /* --- walking back --- */
 
 ls_status ls__tape_gradient(ls_step *step, ls_tensor *tensor, void **destination,
@@ -162,10 +224,7 @@ ls_status ls__tape_gradient(ls_step *step, ls_tensor *tensor, void **destination
         return LS_OK;
     }
     *accumulate = tensor->grad != NULL;
-    if (!tensor->grad)
-        tensor->grad = ls__tensor_like(step, tensor);
-    if (!tensor->grad)
-        return step->status;
+    LS_TRY(tensor->grad ? stop_sharing(step, tensor) : new_gradient(step, tensor, &tensor->grad));
     *destination = tensor->grad->data;
     return LS_OK;
 }
@@ -231,8 +290,10 @@ static ls_status walk(ls_step *step, ls_gradient_ready_fn ready, void *context) 
             if (status != LS_OK)
                 return ls__fail_context(status, "backward of %s", node->name);
             ls__profile_add_node(step->profile, node, LS__PASS_BACKWARD);
+            if (!node->output->keep_grad)
+                ls__tape_drop_gradient(step, node->output);
         }
-        for (size_t i = 0; i < node->input_count; i++) {
+        for (size_t i = 0; i < node->input_count && !tape->inner; i++) {
             if (!is_weight(node->inputs[i]))
                 continue;
             struct slot *slot = find_slot(tape, node->inputs[i]->parameter);
@@ -243,6 +304,22 @@ static ls_status walk(ls_step *step, ls_gradient_ready_fn ready, void *context) 
             ls__profile_add(step->profile, "gradients ready", LS__PASS_BACKWARD, 0, 0);
     }
     return LS_OK;
+}
+
+void ls__tape_begin_inner(ls_step *step, ls__tape_inner *inner) {
+    inner->outer_last = step->tape->last;
+    step->tape->last = NULL;
+    step->tape->inner = true;
+}
+
+ls_status ls__tape_walk_inner(ls_step *step, ls_tensor *y, const ls_tensor *outer) {
+    LS_TRY(share_gradient(step, y, outer->grad));
+    return walk(step, NULL, NULL);
+}
+
+void ls__tape_end_inner(ls_step *step, const ls__tape_inner *inner) {
+    step->tape->last = inner->outer_last;
+    step->tape->inner = false;
 }
 
 static ls_status check_backward(const ls_step *step, const ls_tensor *loss) {
@@ -273,6 +350,7 @@ ls_status ls_backward(ls_step *step, ls_tensor *loss, ls_gradient_ready_fn ready
     tape->walked = true;
     for (size_t i = 0; i < tape->count; i++)
         tape->slots[i].left = tape->slots[i].uses;
+    loss->keep_grad = true;
     ls_status status = report_statistics(tape, ready, context);
     if (status == LS_OK)
         status = seed_gradient(step, loss);

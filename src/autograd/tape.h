@@ -76,12 +76,28 @@ ls_status ls__tape_gradient_in(ls_step *step, ls_tensor *tensor, ls__layout layo
                                ls__gradient *gradient);
 ls_status ls__tape_gradient_done(ls_step *step, const ls__gradient *gradient);
 
+/* The contribution to `input` is output->grad as it is (in the input's shape): without a copy where it
+ * is the first, on memory that both then share until one of them is written. */
+ls_status ls__tape_pass_gradient(ls_step *step, const ls__node *node, ls_tensor *input);
+
 /* The value of output->grad of an operation whose output is a scalar. */
 ls_status ls__tape_scalar_gradient(ls_step *step, const ls__node *node, float *value);
 
 /* For layers with running statistics, in training: *destination is the parameter's gradient storage,
  * to be overwritten in this forward; ls_backward then reports the parameter, before any weight. */
 ls_status ls__tape_statistic(ls_step *step, ls_parameter *parameter, float **destination);
+
+/* For checkpoint.c: a tape inside of a backward. What is recorded between begin and end goes to it; uses
+ * of weights are not counted there. walk carries outer->grad to y and through the inner tape. */
+typedef struct ls__tape_inner {
+    ls__node *outer_last;
+} ls__tape_inner;
+void ls__tape_begin_inner(ls_step *step, ls__tape_inner *inner);
+ls_status ls__tape_walk_inner(ls_step *step, ls_tensor *y, const ls_tensor *outer);
+void ls__tape_end_inner(ls_step *step, const ls__tape_inner *inner);
+
+/* tensor->grad becomes NULL; its memory is used again when no other tensor's stands on it. */
+void ls__tape_drop_gradient(ls_step *step, ls_tensor *tensor);
 
 /* The parameters in the order in which ls_backward will report them ready, read off the tape
  * recorded so far. Also names weights that no gradient will reach; ls_backward leaves those out.

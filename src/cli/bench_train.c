@@ -119,7 +119,7 @@ static ls_status run_step(bench *b, size_t number) {
         ls_tensor_wrap(b->step, b->input[number % BATCHES], tokens ? LS_I32 : LS_F32, shape, 2);
     ls_tensor *y =
         ls_tensor_wrap(b->step, b->target[number % BATCHES], LS_I32, rows, tokens ? 2 : 1);
-    ls_tensor *loss = ls_cross_entropy(b->step, ls_model_forward(b->step, b->model, x), y);
+    ls_tensor *loss = ls_model_loss(b->step, b->model, x, y, NULL);
     LS_TRY(ls_step_status(b->step));
     LS_TRY(ls_ddp_backward(b->ddp, b->step, loss));
     LS_TRY(ls_ddp_wait(b->ddp, NULL));

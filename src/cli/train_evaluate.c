@@ -27,11 +27,9 @@ static ls_status run_unit(ls__train *train, const buffers *b, uint64_t first, si
     LS_TRY(ls_step_begin(train->step, NULL));
     ls_tensor *x, *y;
     ls__train_wrap(train, b->input, b->target, count, &x, &y);
-    ls_tensor *logits = ls_model_forward(train->step, train->model, x);
-    ls_tensor *loss = ls_cross_entropy(train->step, logits, y);
     size_t correct = 0;
+    ls_tensor *loss = ls_model_loss(train->step, train->model, x, y, &correct);
     LS_TRY(ls_step_status(train->step));
-    LS_TRY(ls_count_correct(train->step, logits, y, &correct));
     sums->loss = ls_tensor_item(loss);
     sums->correct = (double)correct;
     return LS_OK;

@@ -23,8 +23,7 @@ static ls_status run_shard(ls__train *train, const ls_shard *shard, uint64_t ste
     LS_TRY(ls_step_begin(train->step, &mode));
     ls_tensor *x, *y;
     ls__train_wrap(train, shard->input, shard->target, shard->count, &x, &y);
-    ls_tensor *loss =
-        ls_cross_entropy(train->step, ls_model_forward(train->step, train->model, x), y);
+    ls_tensor *loss = ls_model_loss(train->step, train->model, x, y, NULL);
     LS_TRY(ls_step_status(train->step));
     uint64_t middle = ls__now_ns();
     LS_TRY(ls_ddp_backward(train->ddp, train->step, loss));

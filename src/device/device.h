@@ -51,6 +51,14 @@ typedef struct ls__attention {
     size_t batch, time, heads, head_size;
 } ls__attention;
 
+/* A row of logits, as far as its blocks of classes have been seen */
+typedef struct ls__class_row {
+    double sum;   /* of exp(logit - most) */
+    float most;   /* largest logit */
+    float target; /* the target's logit */
+    int32_t best; /* class of the first largest */
+} ls__class_row;
+
 /* Hyperparameters of one fused update; formulas as torch.optim. Gradients are multiplied by
  * grad_scale (clipping) as they are read. */
 typedef struct ls__sgd {
@@ -206,6 +214,19 @@ typedef struct ls__device_table {
     ls_status (*cross_entropy_backward)(ls_device *device, ls_dtype dtype, size_t rows,
                                         size_t columns, const void *probs, const int32_t *targets,
                                         float dloss, void *dx, bool accumulate);
+    /* The same for logits that come in blocks of classes: x (rows, columns) are those of classes
+     * first, first + 1, ...; blocks from 0 on, in order. state (rows) is written by the first. */
+    ls_status (*class_block)(ls_device *device, ls_dtype dtype, size_t rows, size_t columns,
+                             size_t first, const void *x, const int32_t *targets,
+                             ls__class_row *state);
+    /* After the last: the loss, and how many rows have their first largest logit at the target. */
+    ls_status (*class_blocks_end)(ls_device *device, size_t rows, size_t classes,
+                                  const int32_t *targets, const ls__class_row *state, float *loss,
+                                  size_t *correct);
+    /* One block of logits becomes its gradient, in place. */
+    ls_status (*class_block_backward)(ls_device *device, ls_dtype dtype, size_t rows,
+                                      size_t columns, size_t first, const int32_t *targets,
+                                      const ls__class_row *state, float dloss, void *x);
     /* *loss = sum of (a - b)^2, added up in f64 */
     ls_status (*squared_error)(ls_device *device, ls_dtype dtype, size_t count, const void *a,
                                const void *b, float *loss);

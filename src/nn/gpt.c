@@ -5,6 +5,8 @@
  * B batch, T time, C width, V vocab. */
 #include "nn/models.h"
 
+#include "autograd/checkpoint.h"
+
 #include <math.h>
 #include <stdio.h>
 
@@ -56,18 +58,50 @@ static ls_tensor *block_forward(ls_step *step, ls__module *module, ls_tensor *x)
     return ls_add(step, x, ls__module_forward(step, m->mlp, y));
 }
 
-/* tokens (B, T) -> logits (B, T, V) */
-static ls_tensor *forward(ls_step *step, ls__module *module, ls_tensor *tokens) {
-    gpt *m = (gpt *)module;
-    ls_tensor *table = &m->wte->parameters[0]->value;     /* (V, C) */
+enum { BLOCK_PARAMETERS = 12 };
+
+static ls_tensor *run_block(ls_step *step, void *module, ls_tensor *x) {
+    return ls__module_forward(step, module, x);
+}
+
+/* block_forward, of which only the input is kept for backward. */
+static ls_tensor *recomputed_block(ls_step *step, ls__module *module, ls_tensor *x) {
+    ls_parameter *parameters[BLOCK_PARAMETERS];
+    ls_tensor *weights[BLOCK_PARAMETERS];
+    size_t count = ls__module_collect(module, parameters, 0);
+    for (size_t i = 0; i < count; i++) /* backward finishes the last first */
+        weights[i] = &parameters[count - 1 - i]->value;
+    return ls__checkpoint(step, run_block, module, x, weights, count);
+}
+
+/* tokens (B, T) -> (B, T, C): all but the output layer */
+static ls_tensor *body(ls_step *step, gpt *m, ls_tensor *tokens) {
     ls_tensor *positions = &m->wpe->parameters[0]->value; /* (context, C) */
     ls_tensor *x = ls__module_forward(step, m->wte, tokens);
     x = ls_add(step, x, ls_slice(step, positions, 0, 0, tokens->shape[1]));
     x = ls__module_forward(step, m->dropout, x);
-    for (size_t i = 0; i < m->layers; i++)
-        x = ls__module_forward(step, m->base.children[FIRST_BLOCK + i], x);
-    x = ls__module_forward(step, m->ln_f, x);
-    return ls_linear(step, x, table, NULL);
+    for (size_t i = 0; i < m->layers; i++) {
+        ls__module *layer = m->base.children[FIRST_BLOCK + i];
+        x = step->recompute ? recomputed_block(step, layer, x) : run_block(step, layer, x);
+    }
+    return ls__module_forward(step, m->ln_f, x);
+}
+
+/* (V, C) */
+static ls_tensor *output_weight(gpt *m) {
+    return &m->wte->parameters[0]->value;
+}
+
+/* tokens (B, T) -> logits (B, T, V) */
+static ls_tensor *forward(ls_step *step, ls__module *module, ls_tensor *tokens) {
+    gpt *m = (gpt *)module;
+    return ls_linear(step, body(step, m, tokens), output_weight(m), NULL);
+}
+
+ls_tensor *ls__gpt_loss(ls_step *step, ls__module *root, ls_tensor *tokens, ls_tensor *targets,
+                        size_t *correct) {
+    gpt *m = (gpt *)root;
+    return ls_linear_cross_entropy(step, body(step, m, tokens), output_weight(m), targets, correct);
 }
 
 typedef struct branch_options {

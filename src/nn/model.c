@@ -133,20 +133,41 @@ static ls_status check_tokens(const ls_model *model, const ls_tensor *input) {
     return LS_OK;
 }
 
-ls_tensor *ls_model_forward(ls_step *step, ls_model *model, ls_tensor *input) {
+static bool check_input(ls_step *step, const ls_model *model, const ls_tensor *input,
+                        const char *call) {
+    ls_status status;
     if (!step) {
-        ls__fail(LS_ERR_ARGUMENT, "ls_model_forward: step is NULL");
-        return NULL;
+        ls__fail(LS_ERR_ARGUMENT, "%s: step is NULL", call);
+        return false;
     }
     if (!model)
-        return ls__step_fail(step, ls__fail(LS_ERR_ARGUMENT, "ls_model_forward: model is NULL"));
-    if (!input)
-        return ls__step_fail(
-            step, ls__fail(LS_ERR_ARGUMENT, "model %s: input is NULL", model->spec.text));
-    ls_status status = model->context ? check_tokens(model, input) : check_images(model, input);
+        status = ls__fail(LS_ERR_ARGUMENT, "%s: model is NULL", call);
+    else if (!input)
+        status = ls__fail(LS_ERR_ARGUMENT, "model %s: input is NULL", model->spec.text);
+    else
+        status = model->context ? check_tokens(model, input) : check_images(model, input);
     if (status != LS_OK)
-        return ls__step_fail(step, status);
+        ls__step_fail(step, status);
+    return status == LS_OK;
+}
+
+ls_tensor *ls_model_forward(ls_step *step, ls_model *model, ls_tensor *input) {
+    if (!check_input(step, model, input, "ls_model_forward"))
+        return NULL;
     return ls__module_forward(step, model->root, input);
+}
+
+ls_tensor *ls_model_loss(ls_step *step, ls_model *model, ls_tensor *input, ls_tensor *targets,
+                         size_t *correct) {
+    if (!check_input(step, model, input, "ls_model_loss"))
+        return NULL;
+    if (model->spec.kind == LS__GPT)
+        return ls__gpt_loss(step, model->root, input, targets, correct);
+    ls_tensor *logits = ls__module_forward(step, model->root, input);
+    ls_tensor *loss = ls_cross_entropy(step, logits, targets);
+    if (correct && loss && ls_count_correct(step, logits, targets, correct) != LS_OK)
+        return NULL;
+    return loss;
 }
 
 const char *ls_model_spec(const ls_model *model) {

@@ -13,6 +13,10 @@ ls_status ls__gpt_create(ls__module **root, const ls__builder *builder, const ls
 
 ls_status ls__resnet_create(ls__module **root, const ls__builder *builder, const ls__spec *spec);
 
+/* Cross-entropy of the gpt's logits, which are not formed as a whole; see ls_model_loss. */
+ls_tensor *ls__gpt_loss(ls_step *step, ls__module *root, ls_tensor *tokens, ls_tensor *targets,
+                        size_t *correct);
+
 enum { LS__CNN_SIDE = 28, LS__CNN_CLASSES = 10 };
 enum { LS__RESNET_SIDE = 32, LS__RESNET_BLOCKS = 8 };
 

@@ -41,6 +41,8 @@ struct ls__arena {
     struct chunk *last; /* the one that is being filled */
     size_t held;        /* bytes of all chunks */
     size_t used, peak;
+    ls__arena_mark
+        state; /* of it only the list of released blocks; beyond its room they are lost */
 };
 
 ls_status ls__arena_create(ls__arena **arena, ls_device *device) {
@@ -85,15 +87,18 @@ static ls_status add_chunk(ls__arena *arena, size_t bytes) {
     return LS_OK;
 }
 
+static void free_last(ls__arena *arena) {
+    struct chunk *chunk = arena->last;
+    arena->last = chunk->previous;
+    arena->held -= chunk->bytes;
+    UNPOISON(chunk->memory, chunk->bytes);
+    give_back(arena, chunk->memory);
+    free(chunk);
+}
+
 static void free_chunks(ls__arena *arena) {
-    while (arena->last) {
-        struct chunk *chunk = arena->last;
-        arena->last = chunk->previous;
-        UNPOISON(chunk->memory, chunk->bytes);
-        give_back(arena, chunk->memory);
-        free(chunk);
-    }
-    arena->held = 0;
+    while (arena->last)
+        free_last(arena);
 }
 
 void ls__arena_destroy(ls__arena *arena) {
@@ -103,10 +108,32 @@ void ls__arena_destroy(ls__arena *arena) {
     free(arena);
 }
 
+static size_t rounded(size_t bytes) {
+    return (bytes + GAP + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+/* A released block of exactly this size, the latest first; NULL: there is none. */
+static void *take_released(ls__arena *arena, size_t size) {
+    ls__arena_mark *list = &arena->state;
+    for (size_t i = list->released_count; i-- > 0;) {
+        if (list->released[i].size != size)
+            continue;
+        void *memory = list->released[i].memory;
+        list->released[i] = list->released[--list->released_count];
+        return memory;
+    }
+    return NULL;
+}
+
 ls_status ls__arena_alloc(ls__arena *arena, size_t bytes, void **memory) {
     if (bytes > SIZE_MAX / 4)
         return ls__fail(LS_ERR_MEMORY, "arena: %zu bytes are more than there can be", bytes);
-    size_t size = (bytes + GAP + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    size_t size = rounded(bytes);
+    *memory = take_released(arena, size);
+    if (*memory) {
+        UNPOISON(*memory, bytes);
+        return LS_OK;
+    }
     struct chunk *chunk = arena->last;
     if (!chunk || chunk->bytes - chunk->used < size) {
         size_t want = arena->held < LARGEST_GROWTH ? arena->held : LARGEST_GROWTH;
@@ -126,8 +153,39 @@ ls_status ls__arena_alloc(ls__arena *arena, size_t bytes, void **memory) {
     return LS_OK;
 }
 
+void ls__arena_release(ls__arena *arena, void *memory, size_t bytes) {
+    ls__arena_mark *list = &arena->state;
+    POISON(memory, bytes);
+    if (list->released_count == LS__ARENA_RELEASED)
+        return;
+    list->released[list->released_count].memory = memory;
+    list->released[list->released_count++].size = rounded(bytes);
+}
+
+void ls__arena_get_mark(const ls__arena *arena, ls__arena_mark *mark) {
+    *mark = arena->state;
+    mark->chunk = arena->last;
+    mark->chunk_used = arena->last ? arena->last->used : 0;
+    mark->used = arena->used;
+}
+
+void ls__arena_rewind(ls__arena *arena, const ls__arena_mark *mark) {
+    while (arena->last != mark->chunk)
+        free_last(arena);
+    if (arena->last) {
+        struct chunk *chunk = arena->last;
+        POISON(chunk->memory + mark->chunk_used, chunk->used - mark->chunk_used);
+        chunk->used = mark->chunk_used;
+    }
+    arena->used = mark->used;
+    arena->state = *mark;
+    for (size_t i = 0; i < mark->released_count; i++)
+        POISON(mark->released[i].memory, mark->released[i].size);
+}
+
 ls_status ls__arena_reset(ls__arena *arena) {
     arena->used = 0;
+    arena->state.released_count = 0;
     if (!arena->last)
         return LS_OK;
     if (arena->last->previous) {

@@ -17,6 +17,24 @@ void ls__arena_destroy(ls__arena *arena);
 /* `bytes` bytes, 64-byte aligned, not zeroed, until the next reset. */
 ls_status ls__arena_alloc(ls__arena *arena, size_t bytes, void **memory);
 
+/* Gives one block back before the reset, with the size it was taken with: the next one of the same
+ * size gets it. */
+void ls__arena_release(ls__arena *arena, void *memory, size_t bytes);
+
+/* Everything taken after the mark is freed by the rewind, and what was released in between but taken
+ * before is in use again. Marks nest. */
+enum { LS__ARENA_RELEASED = 32 };
+typedef struct ls__arena_mark {
+    void *chunk;
+    size_t chunk_used, used, released_count;
+    struct {
+        void *memory;
+        size_t size;
+    } released[LS__ARENA_RELEASED];
+} ls__arena_mark;
+void ls__arena_get_mark(const ls__arena *arena, ls__arena_mark *mark);
+void ls__arena_rewind(ls__arena *arena, const ls__arena_mark *mark);
+
 /* Frees everything handed out. On failure the arena is empty and can be used. */
 ls_status ls__arena_reset(ls__arena *arena);
 

@@ -22,6 +22,10 @@ void *ls__step_alloc(ls_step *step, size_t bytes) {
     return status == LS_OK ? memory : ls__step_fail(step, status);
 }
 
+void ls__step_release(ls_step *step, void *memory, size_t bytes) {
+    ls__arena_release(step->arena, memory, bytes);
+}
+
 void *ls__step_alloc_record(ls_step *step, size_t bytes) {
     void *memory = NULL;
     ls_status status = ls__arena_alloc(step->records, bytes, &memory);
@@ -171,7 +175,7 @@ void *ls_tensor_data(ls_tensor *tensor) {
 
 void ls_tensor_need_grad(ls_tensor *tensor) {
     if (tensor && !tensor->parameter)
-        tensor->need_grad = true;
+        tensor->need_grad = tensor->keep_grad = true;
 }
 
 double ls_tensor_item(const ls_tensor *tensor) {

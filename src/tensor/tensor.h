@@ -26,8 +26,10 @@ struct ls_tensor {
     ls__layout layout; /* of data; only results of operations on images are not plain */
     void *twin;        /* the same elements in the other layout, once somebody asked; or NULL */
     ls_step *step;     /* it lives in; NULL for parameters */
+    bool keep_grad;    /* asked for by the caller: backward does not take it away */
     bool need_grad;    /* it, or something it was computed from, wants a gradient */
     ls_tensor *grad;   /* what has flowed in so far; NULL: nothing yet */
+    size_t *holders;   /* gradients: how many tensors' grad stand on data */
     ls_parameter *parameter; /* set for parameter values: their gradient has its own storage */
 };
 
@@ -35,6 +37,8 @@ struct ls_step {
     ls_device *device;
     uint64_t seed;
     bool training;
+    bool recompute;    /* as in ls_step_mode */
+    bool unrecorded;   /* inside of a checkpoint's forward: training, but no tape */
     uint64_t *samples; /* (sample_count) global sample numbers */
     size_t sample_count, sample_capacity;
     ls__arena *arena;   /* elements: device memory */
@@ -51,6 +55,9 @@ void *ls__step_fail(ls_step *step, ls_status status);
 
 /* `bytes` bytes of device memory in the arena, 64-byte aligned; NULL after ls__step_fail. */
 void *ls__step_alloc(ls_step *step, size_t bytes);
+
+/* Gives such a block back before the step ends, for others of its size. */
+void ls__step_release(ls_step *step, void *memory, size_t bytes);
 
 /* The same in host memory, zeroed: for structures. */
 void *ls__step_alloc_record(ls_step *step, size_t bytes);

@@ -146,6 +146,15 @@ ls_status ls__cpu_cross_entropy_forward(ls_device *device, ls_dtype dtype, size_
 ls_status ls__cpu_cross_entropy_backward(ls_device *device, ls_dtype dtype, size_t rows,
                                          size_t columns, const void *probs, const int32_t *targets,
                                          float dloss, void *dx, bool accumulate);
+ls_status ls__cpu_class_block(ls_device *device, ls_dtype dtype, size_t rows, size_t columns,
+                              size_t first, const void *x, const int32_t *targets,
+                              ls__class_row *state);
+ls_status ls__cpu_class_blocks_end(ls_device *device, size_t rows, size_t classes,
+                                   const int32_t *targets, const ls__class_row *state, float *loss,
+                                   size_t *correct);
+ls_status ls__cpu_class_block_backward(ls_device *device, ls_dtype dtype, size_t rows,
+                                       size_t columns, size_t first, const int32_t *targets,
+                                       const ls__class_row *state, float dloss, void *x);
 ls_status ls__cpu_squared_error(ls_device *device, ls_dtype dtype, size_t count, const void *a,
                                 const void *b, float *loss);
 ls_status ls__cpu_count_correct(ls_device *device, ls_dtype dtype, size_t rows, size_t columns,
