@@ -99,6 +99,41 @@ static void test_arena_survives_a_failing_reset(void **state) {
     ls__arena_destroy(arena);
 }
 
+/* What is released goes to the next of its size; a rewind frees what came after the mark, and takes
+ * back what was released since. */
+static void test_arena_releases_and_rewinds(void **state) {
+    ls__arena *arena = NULL;
+    void *a, *b, *c, *d;
+    ls__arena_mark mark;
+    check_status(ls__arena_create(&arena, *state));
+    check_status(ls__arena_alloc(arena, 1000, &a));
+    check_status(ls__arena_alloc(arena, 2000, &b));
+    ls__arena_release(arena, a, 1000);
+    check_status(ls__arena_alloc(arena, 2000, &c));
+    assert_true(c != a && c != b);
+    check_status(ls__arena_alloc(arena, 999, &d));
+    assert_ptr_equal(d, a);
+    size_t peak = ls__arena_peak(arena);
+    for (int round = 0; round < 3; round++) {
+        ls__arena_get_mark(arena, &mark);
+        ls__arena_release(arena, a, 1000);
+        check_status(ls__arena_alloc(arena, 1000, &d));
+        assert_ptr_equal(d, a);
+        check_status(ls__arena_alloc(arena, 1 << 20, &c)); /* another chunk */
+        memset(c, 1, 1 << 20);
+        ls__arena_release(arena, c, 1 << 20);
+        ls__arena_rewind(arena, &mark);
+        check_status(ls__arena_alloc(arena, 1000, &d));
+        assert_true(d != a);
+        memset(b, 2, 2000);
+        ls__arena_rewind(arena, &mark);
+    }
+    assert_true(ls__arena_peak(arena) < peak + (1 << 20) + 4096);
+    check_status(ls__arena_reset(arena));
+    check_status(ls__arena_alloc(arena, 64, &a));
+    ls__arena_destroy(arena);
+}
+
 /* --- steps --- */
 
 enum { BATCH = 4, TIME = 32, WIDTH = 64, VOCAB = 100 };
@@ -302,6 +337,7 @@ int main(void) {
         WITH_DEVICE(test_arena_aligns_and_separates),
         WITH_DEVICE(test_arena_refuses_impossible_sizes),
         WITH_DEVICE(test_arena_survives_a_failing_reset),
+        WITH_DEVICE(test_arena_releases_and_rewinds),
         WITH_DEVICE(test_equal_steps_get_equal_addresses_and_take_nothing),
         WITH_DEVICE(test_every_failing_allocation),
         WITH_DEVICE(test_elements_run_out_anywhere),

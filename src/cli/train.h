@@ -19,7 +19,7 @@ typedef struct ls__train_settings {
     int transport; /* ls__launch_transport */
     int progress;  /* ls_progress */
     double rate, min_rate, momentum, beta1, beta2, epsilon, weight_decay, clip;
-    bool nesterov, decay_all, overwrite, json, profile;
+    bool nesterov, decay_all, overwrite, json, profile, recompute;
 } ls__train_settings;
 
 /* False: the command ends with *code. */

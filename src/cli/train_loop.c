@@ -18,8 +18,10 @@ static ls_status run_shard(ls__train *train, const ls_shard *shard, uint64_t ste
     if (shard->count == 0)
         return ls_ddp_skip(train->ddp);
     uint64_t begin = ls__now_ns();
-    const ls_step_mode mode = {
-        .training = true, .samples = shard->samples, .sample_count = shard->count};
+    const ls_step_mode mode = {.training = true,
+                               .recompute = train->settings->recompute,
+                               .samples = shard->samples,
+                               .sample_count = shard->count};
     LS_TRY(ls_step_begin(train->step, &mode));
     ls_tensor *x, *y;
     ls__train_wrap(train, shard->input, shard->target, shard->count, &x, &y);

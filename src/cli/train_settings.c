@@ -247,6 +247,11 @@ bool ls__train_parse(int argc, char **argv, ls__train_settings *s, int *code) {
          .high = 1e9,
          .fallback = "0, off",
          .help = "largest global norm of the gradients"},
+        {.name = "recompute",
+         .kind = LS__OPTION_FLAG,
+         .flag = &s->recompute,
+         .help =
+             "gpt: keep only the inputs of blocks, compute the rest again; less memory, same bits"},
         {.group = "Looking inside",
          .name = "format",
          .placeholder = "F",
