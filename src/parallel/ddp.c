@@ -194,8 +194,14 @@ ls_status ls_ddp_create(ls_ddp **out, ls_model *model, ls_group *group,
     LS_TRY_OUT(create_scratch(ddp));
     if (!options->skip_broadcast)
         LS_TRY_OUT(broadcast_values(ddp));
-    for (size_t i = 0; i + 1 < ddp->entry_count; i++)
-        ddp->entries[i].parameter->managed = ddp->entries[i].reduces;
+    /* Weights give up gradients of their own at once: the reducer's memory holds them from the first
+     * backward on, and the two together would be the job's peak. Statistics are written before. */
+    for (size_t i = 0; i + 1 < ddp->entry_count; i++) {
+        ls_parameter *p = ddp->entries[i].parameter;
+        if (p->role == LS_WEIGHT)
+            ls__parameter_set_gradient(p, NULL);
+        p->managed = ddp->entries[i].reduces;
+    }
     ddp->owns_model = true;
     *out = ddp;
     return LS_OK;
