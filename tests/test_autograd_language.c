@@ -253,6 +253,8 @@ static void test_linear_cross_entropy_refuses_targets(void **state) {
     assert_non_null(strstr(ls_error_text(), "target 3 in row 1, want 0 to 2"));
     check_status(ls_step_begin(step, NULL));
     tx = ls_tensor_wrap(step, x, LS_F32, (size_t[]){1, 2}, 2);
+    tw = ls_tensor_wrap(step, w, LS_F32, (size_t[]){3, 1}, 2);
+    ty = ls_tensor_wrap(step, targets, LS_I32, (size_t[]){1}, 1);
     assert_null(ls_linear_cross_entropy(step, tx, tw, ty, NULL));
     assert_int_equal(ls_step_status(step), LS_ERR_ARGUMENT);
     ls_step_destroy(step);
