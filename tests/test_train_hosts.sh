@@ -6,6 +6,13 @@
 
 command -v ip >/dev/null || skip "ip (iproute2) is not installed"
 a=lsta$$ b=lstb$$
+# in_host HOST COMMAND...: not `ip netns exec` or `ip -n`, which mount /sys anew: a chroot does not allow that
+in_host() {
+  local host=$1
+  shift
+  nsenter --net="/run/netns/$host" "$@"
+}
+
 remove_hosts() {
   ip netns pids $a 2>/dev/null | xargs -r kill -9 2>/dev/null
   ip netns pids $b 2>/dev/null | xargs -r kill -9 2>/dev/null
@@ -15,21 +22,20 @@ remove_hosts() {
 trap 'remove_hosts; cleanup' EXIT
 ip netns add $a 2>/dev/null && ip netns add $b 2>/dev/null || skip "no right to make network namespaces"
 ip link add veth$a netns $a type veth peer name veth$b netns $b 2>/dev/null || skip "no veth devices"
-ip -n $a addr add 10.77.0.1/24 dev veth$a
-ip -n $b addr add 10.77.0.2/24 dev veth$b
-for host in $a $b; do ip -n $host link set lo up; done
-ip -n $a link set veth$a up
-ip -n $b link set veth$b up
+in_host $a ip addr add 10.77.0.1/24 dev veth$a
+in_host $b ip addr add 10.77.0.2/24 dev veth$b
+for host in $a $b; do in_host $host ip link set lo up; done
+in_host $a ip link set veth$a up
+in_host $b ip link set veth$b up
 
 text "$work/text"
 gpt=(--model "gpt:layers=2,heads=2,width=32,context=32" --data "text:$work/text" --batch-size 8 --shards 4)
 
-# on_host HOST RANK SECRET ARGS...: in the background. nsenter: `ip netns exec` mounts /sys anew, which a
-# chroot does not allow.
+# on_host HOST RANK SECRET ARGS...: in the background
 on_host() {
   local host=$1 rank=$2 secret=$3
   shift 3
-  nsenter --net="/run/netns/$host" env RANK="$rank" WORLD_SIZE=4 MASTER_ADDR=10.77.0.1 MASTER_PORT=29500 \
+  in_host "$host" env RANK="$rank" WORLD_SIZE=4 MASTER_ADDR=10.77.0.1 MASTER_PORT=29500 \
     LOCKSTEP_TOKEN="$secret" LOCKSTEP_TIMEOUT=${timeout:-30} "$lockstep" train "${gpt[@]}" "$@" \
     >"$work/rank$rank.log" 2>&1 &
 }
@@ -45,7 +51,7 @@ wait || true
 echo "2 hosts of 2 ranks: $(hash_of "$work/two"), 1 rank: $(hash_of "$work/one")"
 
 # without a secret nothing crosses the network
-nsenter --net=/run/netns/$a env RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.77.0.1 MASTER_PORT=29500 "$lockstep" train "${gpt[@]}" >"$work/log" 2>&1
+in_host $a env RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.77.0.1 MASTER_PORT=29500 "$lockstep" train "${gpt[@]}" >"$work/log" 2>&1
 [ $? = 4 ] && grep -q LOCKSTEP_TOKEN "$work/log" || { fail "no secret"; cat "$work/log"; }
 
 # a wrong secret is refused and said on both sides
@@ -61,7 +67,7 @@ timeout=5
 for rank in 0 1; do on_host $a $rank secret --steps 1000000; done
 for rank in 2 3; do on_host $b $rank secret --steps 1000000; done
 for ((i = 0; i < 100; i++)); do grep -q 'step' "$work/rank0.log" && break; sleep 0.2; done
-ip -n $b link set veth$b down
+in_host $b ip link set veth$b down
 begin=$(date +%s)
 for ((i = 0; i < 150; i++)); do
   [ -n "$(ip netns pids $a)" ] || break
