@@ -65,7 +65,8 @@ static double flops_of(const ls__node *node, ls__pass pass) {
     double forward = node->input_count ? forward_flops(node) : 0;
     if (pass == LS__PASS_FORWARD)
         return forward;
-    bool to_x = forward > 0 && (node->inputs[0]->need_grad || node->inputs[0]->parameter);
+    const ls_tensor *x = node->input_count ? node->inputs[0] : NULL;
+    bool to_x = x && (x->need_grad || x->parameter);
     return node->input_count > 1 && !to_x ? forward : 2 * forward;
 }
 
