@@ -77,17 +77,18 @@ static dnnl_status_t product(char ta, char tb, size_t m, size_t n, size_t k, flo
  * ones. `known`: rows of forward are read, and give the same bits again; else they are written. */
 LS_INLINE void softmax_rows(size_t begin, size_t end, float *scores, size_t stride, row_scale *rows,
                             bool known) {
+    const row_scale *before = known ? rows : NULL;
     for (size_t t = begin; t < end; t++) {
         float *row = scores + (t - begin) * stride;
         for (size_t j = t + 1; j < end; j++)
             row[j] = -INFINITY;
-        float most = known ? rows[t].most : ls__largest(row, end);
+        float most = before ? before[t].most : ls__largest(row, end);
         for (size_t j = 0; j < end; j++)
             row[j] = ls__exp(row[j] - most);
-        float scale = known ? rows[t].scale : 1.0F / ls__sum_values(row, row, 0, end);
+        float scale = before ? before[t].scale : 1.0F / ls__sum_values(row, row, 0, end);
         for (size_t j = 0; j < end; j++)
             row[j] *= scale;
-        if (rows && !known)
+        if (rows && !before)
             rows[t] = (row_scale){most, scale};
     }
 }
