@@ -161,7 +161,7 @@ ls__shm_place ls__shm_locate(const ls__shm *shm, const void *buffer, size_t byte
 /* Another rank's place in this process; NULL for region 0. */
 char *ls__shm_reach(const ls__shm *shm, ls__shm_place place);
 
-/* --- collective.c, mailbox.c -------------------------------------------------------------------- */
+/* --- all_reduce.c, reduce_scatter.c, gather.c, broadcast.c, mailbox.c --------------------------- */
 
 ls_status ls__shm_all_reduce(ls__shm *shm, ls__operation *operation);
 ls_status ls__shm_reduce_scatter(ls__shm *shm, ls__operation *operation);

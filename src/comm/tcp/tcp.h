@@ -7,7 +7,7 @@
  *   rendezvous.c  rank 0 collects everybody, the others find it; mesh.c connects all pairs
  *   stream.c      frames on one connection; frames.c what each means to the operation under way
  *   drive.c       moves all connections until an operation is done
- *   collective.c, point.c   the operations
+ *   collective.c  what the operations share; reduce.c, gather.c, memory.c, point.c the operations
  *   tcp.c         open, run, abort, close */
 #ifndef LS_COMM_TCP_TCP_H
 #define LS_COMM_TCP_TCP_H
@@ -326,6 +326,12 @@ ls_status ls__tcp_compare(ls__tcp *tcp, const ls__operation *operation, ls__tcp_
 void ls__tcp_settle(ls__tcp *tcp);
 /* Sends `reason` as the last frame to everyone, where the stream allows it; the lock is held. */
 void ls__tcp_goodbye(ls__tcp *tcp, ls_status status, const char *reason);
+
+/* collective.c. Every peer's header is awaited, and this rank's sent; lanes may be set before or after. */
+void ls__tcp_begin(ls__tcp *tcp, const ls__operation *operation);
+ls__tcp_lane ls__tcp_lane_of(const void *base, size_t offset, size_t bytes);
+/* After all headers are here: `to` = the reduction of tcp->sources, every rank's part of it. */
+void ls__tcp_reduce(ls__tcp *tcp, const ls__operation *operation, void *to, size_t elements);
 
 ls_status ls__tcp_all_reduce(ls__tcp *tcp, ls__operation *operation);
 ls_status ls__tcp_reduce_scatter(ls__tcp *tcp, ls__operation *operation);

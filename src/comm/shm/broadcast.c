@@ -1,0 +1,39 @@
+/* broadcast. Per rank, B bytes:
+ *
+ *   tiny     1 synchronisation; B copied in by the root and out by the others
+ *   mapped   2 synchronisations; B copied by all but the root
+ *   staged   1 synchronisation a chunk of 128 KiB; B copied in by the root and out by the others */
+#include "comm/shm/collective.h"
+
+#include <string.h>
+
+ls_status ls__shm_broadcast(ls__shm *shm, ls__operation *op) {
+    size_t bytes = op->count * ls_dtype_size(op->dtype);
+    bool root = op->root == shm->base.rank;
+    if (bytes <= LS__SHM_TINY_BYTES) {
+        char *half = ls__shm_staging(shm, op->root, shm->staged++);
+        if (root)
+            ls__shm_copy(half, op->send, bytes);
+        LS_TRY(ls__shm_meet(shm, op, (ls__shm_notice){.status = LS_OK}));
+        if (!root)
+            ls__shm_copy(op->recv, half, bytes);
+        return LS_OK;
+    }
+    LS_TRY(ls__shm_meet_buffers(shm, op, bytes, bytes));
+    const char *from = ls__shm_reach(shm, ls__shm_notice_of(shm, op->root)->send);
+    if (from) {
+        if (!root)
+            memcpy(op->recv, from, bytes);
+        return ls__shm_sync(shm, op);
+    }
+    for (size_t i = 0; i < bytes; i += LS__SHM_HALF_BYTES) {
+        char *half = ls__shm_staging(shm, op->root, shm->staged++);
+        size_t n = ls__min(LS__SHM_HALF_BYTES, bytes - i);
+        if (root)
+            memcpy(half, (const char *)op->send + i, n);
+        LS_TRY(ls__shm_sync(shm, op));
+        if (!root)
+            memcpy((char *)op->recv + i, half, n);
+    }
+    return LS_OK;
+}
