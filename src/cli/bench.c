@@ -2,6 +2,7 @@
 #include "cli/bench.h"
 
 #include "base/error.h"
+#include "cli/bench_comm.h"
 #include "device/cpu/info.h"
 #include "nn/spec.h"
 #include <stdio.h>
@@ -177,16 +178,43 @@ int ls__bench_train(int argc, char **argv, int full_argc, char **full_argv) {
     return status == LS_OK ? LS__EXIT_OK : ls__cli_report(name, status);
 }
 
+static void print_help(FILE *file) {
+    fputs("Usage: lockstep bench train --model SPEC [options]\n"
+          "       lockstep bench OPERATION [options]\n"
+          "\n"
+          "  train                whole training steps on made-up data\n"
+          "\n"
+          "Operations between ranks, checked and timed\n",
+          file);
+    for (const ls__bench_operation *const *row = ls__bench_operations(); *row; row++)
+        fprintf(file, "  %-20s %s\n", (*row)->name, (*row)->what);
+    fputs("\nlockstep bench train --help and lockstep bench all_reduce --help list the options.\n",
+          file);
+}
+
+static int unknown(const char *name) {
+    const char *names[64] = {"train"};
+    const ls__bench_operation *const *rows = ls__bench_operations();
+    for (size_t i = 0; rows[i] && i + 2 < sizeof names / sizeof names[0]; i++)
+        names[i + 1] = rows[i]->name;
+    const char *nearest = ls__nearest(name, names);
+    fprintf(stderr,
+            "lockstep bench: unknown benchmark %.60s%s%s%s (lockstep bench --help lists all)\n",
+            name, nearest ? "; did you mean " : "", nearest ? nearest : "", nearest ? "?" : "");
+    return LS__EXIT_USAGE;
+}
+
 int ls__cli_bench(int argc, char **argv) {
-    if (argc >= 2 && strcmp(argv[1], "train") == 0)
+    if (argc < 2) {
+        print_help(stderr);
+        return LS__EXIT_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        print_help(stdout);
+        return LS__EXIT_OK;
+    }
+    if (strcmp(argv[1], "train") == 0)
         return ls__bench_train(argc - 1, argv + 1, argc, argv);
-    bool asked = argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
-    if (argc >= 2 && !asked)
-        fprintf(stderr, "lockstep bench: unknown benchmark %.60s; there is: train\n", argv[1]);
-    else
-        fputs("Usage: lockstep bench train --model SPEC [options]\n"
-              "\n"
-              "  train   whole training steps on made-up data (lockstep bench train --help)\n",
-              asked ? stdout : stderr);
-    return asked ? LS__EXIT_OK : LS__EXIT_USAGE;
+    const ls__bench_operation *operation = ls__bench_operation_find(argv[1]);
+    return operation ? ls__bench_comm(operation, argc - 1, argv + 1, argc, argv) : unknown(argv[1]);
 }

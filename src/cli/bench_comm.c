@@ -1,0 +1,185 @@
+/* lockstep bench OPERATION: its command line. */
+#include "cli/bench_comm.h"
+
+#include "base/error.h"
+#include "cli/options.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* "4,64K,25M": bytes, K, M and G are powers of 1024. */
+static bool parse_sizes(const char *text, ls__bench_comm_settings *s) {
+    static const size_t largest = (size_t)1 << 40;
+    s->sizes = 0;
+    for (const char *at = text;; at++) {
+        char *end;
+        errno = 0;
+        unsigned long long bytes = strtoull(at, &end, 10);
+        const char *units = "KMG", *unit = *end ? strchr(units, *end) : NULL;
+        int shift = unit ? 10 * (int)(unit - units + 1) : 0;
+        if (errno || end == at || *at < '0' || *at > '9' || bytes == 0 ||
+            bytes > largest >> shift || s->sizes == LS__BENCH_SIZES_MAX)
+            return false;
+        s->size[s->sizes++] = (size_t)bytes << shift;
+        at = unit ? end + 1 : end;
+        if (*at == '\0')
+            return true;
+        if (*at != ',')
+            return false;
+    }
+}
+
+/* What only the options together can tell. Returns the exit code, 0 when they fit. */
+static int check_together(const ls__command *command, const ls__bench_comm_settings *s) {
+    bool is_float = s->dtype <= LS_BF16;
+    if (s->operation->weighted && !is_float)
+        return ls__usage_error(command, "%s wants a float --dtype", s->operation->name);
+    if (s->operation->weighted && s->op != LS_SUM)
+        return ls__usage_error(command, "%s sums: --op does not apply", s->operation->name);
+    if (s->in_place && s->operation->in_place == LS__BENCH_IN_PLACE_NEVER)
+        return ls__usage_error(command, "%s has no form in place", s->operation->name);
+    if (!getenv("RANK") && s->root >= s->ranks)
+        return ls__usage_error(command, "--root %lld, but the ranks are 0 to %lld",
+                               (long long)s->root, (long long)s->ranks - 1);
+    return 0;
+}
+
+static const char summary[] =
+    "Times one collective of ranks on this machine, which it starts, in the manner of nccl-tests. First "
+    "one call is compared with the exact result, bit by bit; then calls run one after the other, and the "
+    "time of each is that of the slowest rank. algbw is the size over the median time, where the size is "
+    "that of the larger buffer of a rank; busbw is algbw times the traffic a rank cannot avoid, as in "
+    "nccl-tests: 2 (n - 1) / n for all_reduce, (n - 1) / n for reduce_scatter and all_gather. Registered "
+    "memory comes from ls_group_alloc, which all local ranks map: no copies. --floor reads, adds and "
+    "writes the same number of bytes on all ranks at once, without any exchange: no all_reduce can "
+    "be faster, but what stays in a cache can.";
+
+static bool parse(const ls__bench_operation *operation, int argc, char **argv,
+                  ls__bench_comm_settings *s, int *code) {
+    static const char *const examples[] = {
+        "lockstep bench all_reduce --ranks 2 --sizes 4,1M,25M --registered --floor",
+        "lockstep bench all_gather --ranks 4 --transport tcp --dtype bf16 --format json",
+        NULL,
+    };
+    const char *ranks = NULL, *sizes = "4,1K,64K,1M,25M", *why = NULL;
+    bool transport_given = false;
+    const ls__option options[] = {
+        {.name = "sizes",
+         .placeholder = "BYTES,...",
+         .kind = LS__OPTION_TEXT,
+         .text = &sizes,
+         .fallback = sizes,
+         .help =
+             "of the larger buffer of a rank; K, M, G multiply by 1024; whole blocks are taken"},
+        {.name = "ranks",
+         .letter = 'n',
+         .placeholder = "N",
+         .kind = LS__OPTION_TEXT,
+         .text = &ranks,
+         .given = &s->ranks_given,
+         .fallback = "2",
+         .help = "processes to start on this machine, or auto: one for each core"},
+        {.name = "dtype",
+         .kind = LS__OPTION_CHOICE,
+         .choice = &s->dtype,
+         .choices = "f32|f64|f16|bf16|i8|u8|i32|i64",
+         .fallback = "f32",
+         .help = "of the elements"},
+        {.name = "op",
+         .kind = LS__OPTION_CHOICE,
+         .choice = &s->op,
+         .choices = "sum|product|min|max|avg",
+         .fallback = "sum",
+         .help = "the reduction, where there is one"},
+        {.name = "root",
+         .placeholder = "RANK",
+         .kind = LS__OPTION_INTEGER,
+         .integer = &s->root,
+         .min = 0,
+         .max = 1 << 20,
+         .fallback = "0",
+         .help = "where there is one"},
+        {.name = "transport",
+         .kind = LS__OPTION_CHOICE,
+         .choice = &s->transport,
+         .choices = "shm|tcp",
+         .given = &transport_given,
+         .fallback = "shm, or LOCKSTEP_TRANSPORT",
+         .help = "how the ranks talk"},
+        {.name = "registered",
+         .kind = LS__OPTION_FLAG,
+         .flag = &s->registered,
+         .help = "buffers from ls_group_alloc; else ordinary memory"},
+        {.name = "in-place",
+         .kind = LS__OPTION_FLAG,
+         .flag = &s->in_place,
+         .help = "send and receive in the same buffer"},
+        {.name = "iterations",
+         .placeholder = "N",
+         .kind = LS__OPTION_INTEGER,
+         .integer = &s->iterations,
+         .min = 1,
+         .max = 1 << 24,
+         .fallback = "by size",
+         .help = "calls that are timed"},
+        {.name = "warmup",
+         .placeholder = "N",
+         .kind = LS__OPTION_INTEGER,
+         .integer = &s->warmup,
+         .min = 0,
+         .max = 1 << 24,
+         .fallback = "a tenth of these",
+         .help = "calls before them"},
+        {.name = "floor",
+         .kind = LS__OPTION_FLAG,
+         .flag = &s->floor,
+         .help = "measure the memory's speed too, and compare"},
+        {.name = "format",
+         .kind = LS__OPTION_CHOICE,
+         .choice = &s->format,
+         .choices = "text|json",
+         .fallback = "text",
+         .help = "json: one object a line for each size"},
+    };
+    char name[64], usage[96];
+    snprintf(name, sizeof name, "bench %s", operation->name);
+    snprintf(usage, sizeof usage, "lockstep bench %s [options]", operation->name);
+    const ls__command command = {
+        .name = name,
+        .usage = usage,
+        .summary = summary,
+        .options = options,
+        .option_count = sizeof options / sizeof options[0],
+        .examples = examples,
+    };
+    int first;
+    if (!ls__options_parse(&command, argc, argv, &first, code))
+        return false;
+    *code = 0;
+    if (!parse_sizes(sizes, s))
+        *code = ls__usage_error(&command,
+                                "--sizes %.60s: want up to %d numbers of bytes, 1 to 1024G, "
+                                "separated by commas",
+                                sizes, LS__BENCH_SIZES_MAX);
+    else if (ranks && !ls__ranks_parse(ranks, &s->ranks, &why))
+        *code = ls__usage_error(&command, "--ranks %s: %s", ranks, why);
+    else if (!ls__transport_choose(&command, transport_given, &s->transport))
+        *code = LS__EXIT_USAGE;
+    else
+        *code = check_together(&command, s);
+    return *code == 0;
+}
+
+int ls__bench_comm(const ls__bench_operation *operation, int argc, char **argv, int full_argc,
+                   char **full_argv) {
+    ls__bench_comm_settings settings = {.operation = operation, .ranks = 2, .warmup = -1};
+    char name[64];
+    int code;
+    if (!parse(operation, argc, argv, &settings, &code))
+        return code;
+    snprintf(name, sizeof name, "lockstep bench %s", operation->name);
+    if (settings.ranks > 1 && !getenv("RANK"))
+        return ls__cli_launch_self(name, settings.ranks, settings.transport, full_argc, full_argv);
+    ls_status status = ls__bench_comm_run(&settings);
+    return status == LS_OK ? LS__EXIT_OK : ls__cli_report(name, status);
+}
