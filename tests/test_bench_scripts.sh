@@ -11,7 +11,7 @@ refused() {
   timeout 60 "$@" >"$work/out" 2>"$work/err" && fail "$*: succeeded"
   grep -qF -- "$text" "$work/err" || fail "$*: $(cat "$work/err")"
 }
-for script in train_vs_pytorch scaling; do
+for script in train_vs_pytorch scaling collectives; do
   "$source_dir/bench/$script" --help | grep -q "usage: bench/$script" || fail "$script --help"
   refused "unknown option --nope" "$source_dir/bench/$script" --nope
   LOCKSTEP=$work/none refused "LOCKSTEP" "$source_dir/bench/$script"
@@ -19,6 +19,16 @@ done
 refused "no model nope" "$source_dir/bench/train_vs_pytorch" --models nope
 refused "--core 99999" "$source_dir/bench/train_vs_pytorch" --core 99999
 refused "--ranks 99999" "$source_dir/bench/scaling" --ranks 99999
+refused "no case nope" "$source_dir/bench/collectives" --cases nope
+refused "no peer nccl" "$source_dir/bench/collectives" --peers nccl
+MPICC=$work/none refused "apt-get install openmpi-bin libopenmpi-dev" "$source_dir/bench/collectives" --peers mpi
+PYTHON=$work/none refused "apt-get install python3-torch" "$source_dir/bench/collectives" --peers gloo
+if command -v mpicc >/dev/null && command -v mpirun >/dev/null; then
+  timeout 120 "$source_dir/bench/collectives" --peers mpi --cases 4B --rounds 1 >"$work/out" 2>&1 </dev/null
+  grep -qE '^4B +[0-9.]+ +[0-9.]+ +- ' "$work/out" || fail "collectives: $(cat "$work/out")"
+else
+  echo "without OpenMPI's mpicc and mpirun: bench/collectives was not run"
+fi
 python=$(command -v python3) || skip "no python3 for the rest"
 printf '#!/bin/sh\nexec %s -S -I "$@"\n' "$python" >"$work/bare"
 chmod +x "$work/bare"
