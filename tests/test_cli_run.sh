@@ -114,15 +114,15 @@ environment() {
     'echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $MASTER_ADDR $OMP_NUM_THREADS $LOCKSTEP_SHM_FD
     test "$MASTER_PORT" -gt 1023 && test ${#LOCKSTEP_TOKEN} = 64 && test -z "$LOCKSTEP_TERMINAL" && echo good' \
     >"$work/out" 2>"$work/err" </dev/null
-  want_out "0 0 2 2 0 127.0.0.1 1 3" "environment"
-  want_out "1 1 2 2 0 127.0.0.1 1 3" "environment"
+  want_out "0 0 2 2 0 127.0.0.1 1 4" "environment"
+  want_out "1 1 2 2 0 127.0.0.1 1 4" "environment"
   [ "$(grep -c good "$work/out")" = 2 ] || fail "environment: port, token or terminal"
   OMP_NUM_THREADS=5 "$lockstep" run -n 1 sh -c 'echo $OMP_NUM_THREADS' >"$work/out"
   want_out 5 "OMP_NUM_THREADS is the user's"
   run -n 1 --transport tcp sh -c 'echo "$LOCKSTEP_TRANSPORT ${LOCKSTEP_SHM_FD-none}"; ls /proc/self/fd' 9</etc/passwd
   want_out "tcp none" "tcp"
-  # 0 1 2 and the one ls reads with
-  [ "$(wc -l <"$work/out")" = 5 ] || fail "descriptors of the launcher reach a rank"
+  # 0 1 2, the board and the one ls reads with
+  [ "$(wc -l <"$work/out")" = 6 ] || fail "descriptors of the launcher reach a rank"
   LOCKSTEP_TRANSPORT=tcp run -n 1 sh -c 'echo "$LOCKSTEP_TRANSPORT ${LOCKSTEP_SHM_FD-none}"'
   want_out "tcp none" "LOCKSTEP_TRANSPORT"
   LOCKSTEP_TRANSPORT=tpc run -n 1 true

@@ -146,7 +146,7 @@ static void check_fault(const char *fault, ls__launch_transport transport, int c
     char first[100];
     assert_int_equal(result.code, code);
     assert_true(result.seconds < 3);
-    has(result.err, "lockstep run: rank 2 (pid ");
+    has(result.err, "lockstep run: rank 2 (host ");
     snprintf(first, sizeof first, "failed first: it %s", how);
     has(result.err, first);
     has(result.err, "survivor 0: ");

@@ -68,7 +68,7 @@ for transport in "${transports[@]}"; do
   start 4 --transport "$transport"
   kill -9 "$(pid_of 2)"
   ends "$what" 137 2000
-  says '^lockstep train: rank 2 (pid [0-9]*) failed first: it was killed by signal 9 (SIGKILL)' "$what"
+  says '^lockstep train: rank 2 (host [^ ]*, pid [0-9]*) failed first: it was killed by signal 9 (SIGKILL)' "$what"
 done
 
 start 4

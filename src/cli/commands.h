@@ -21,5 +21,6 @@ int ls__cli_run(int argc, char **argv);
 int ls__cli_train(int argc, char **argv);
 int ls__cli_bench(int argc, char **argv);
 int ls__cli_doctor(int argc, char **argv);
+int ls__cli_report_command(int argc, char **argv);
 
 #endif

@@ -11,6 +11,7 @@ typedef struct run_settings {
     int bind, format;
     bool prefix, no_prefix;
     double grace, stop_grace;
+    const char *flight;
 } run_settings;
 
 static const char *const examples[] = {
@@ -41,6 +42,7 @@ static int launch(run_settings *settings, const ls__command *command, char **arg
         .grace_s = settings->grace,
         .stop_grace_s = settings->stop_grace,
         .json = settings->format == 1,
+        .flight = settings->flight,
     };
     int code;
     ls_status status = ls__launch(&options, &code);
@@ -102,6 +104,14 @@ int ls__cli_run(int argc, char **argv) {
          .fallback = "0.5",
          .help = "when a rank failed, time for the others to end by themselves; then SIGTERM, and "
                  "SIGKILL 0.4 s later"},
+        {.name = "flight",
+         .kind = LS__OPTION_TEXT,
+         .placeholder = "DIR",
+         .text = &settings.flight,
+         .fallback = "LOCKSTEP_FLIGHT, else none is written",
+         .help =
+             "write the last operations of every rank there when the job ends, also of one that "
+             "was killed; lockstep report --flight DIR tells what they say"},
         {.name = "stop-grace",
          .kind = LS__OPTION_REAL,
          .placeholder = "SECONDS",

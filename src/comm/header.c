@@ -23,7 +23,7 @@ const char *ls__kind_name(int kind) {
     return kind > 0 && kind < KIND_COUNT ? kind_names[kind] : "?";
 }
 
-static const char *op_name(unsigned op) {
+const char *ls__op_name(unsigned op) {
     static const char *const names[LS_OP_COUNT] = {"sum", "product", "min", "max", "avg"};
     if (op & LS__OP_WEIGHTED)
         return "weighted sum";
@@ -91,7 +91,7 @@ ls_status ls__header_compare(const ls__header *mine, int my_rank, const ls__head
     if (mine->dtype != other->dtype)
         return differ(&s, "dtype", ls_dtype_name(mine->dtype), ls_dtype_name(other->dtype));
     if (mine->op != other->op)
-        return differ(&s, "reduction", op_name(mine->op), op_name(other->op));
+        return differ(&s, "reduction", ls__op_name(mine->op), ls__op_name(other->op));
     if (mine->count != other->count)
         return differ_number(&s, mine->kind == LS__ALLOC ? "bytes" : "count", mine->count,
                              other->count);

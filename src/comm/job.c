@@ -1,5 +1,6 @@
 /* Environment -> place -> transport -> the world's group. All variables: docs/environment.md. */
 #include "base/error.h"
+#include "comm/board.h"
 #include "comm/transport.h"
 #include "comm/work.h"
 
@@ -13,6 +14,7 @@
 struct ls_job {
     ls__job_place place;
     ls_job_options options;
+    ls__board board;
     ls_group *world;
 };
 
@@ -70,6 +72,17 @@ static ls_status read_place(ls__job_place *place) {
     return LS_OK;
 }
 
+/* Known before the transport opens, so that joining shows there too. */
+static ls_status join_board(const ls__job_place *place) {
+    int fd = -1;
+    if (variable("LOCKSTEP_BOARD_FD"))
+        LS_TRY(read_integer("LOCKSTEP_BOARD_FD", 0, INT_MAX, &fd));
+    LS_TRY(ls__board_join(place->board, fd, place->rank, place->world_size,
+                          variable("LOCKSTEP_FLIGHT")));
+    ls__flight_name_group(&place->board->mine->flight, 1, place->world_size, "world");
+    return LS_OK;
+}
+
 /* --- choosing a transport ----------------------------------------------------------------------- */
 
 typedef enum choice { SELF, SHM, TCP } choice;
@@ -100,17 +113,24 @@ static ls_status open_shm(ls__transport **transport, ls__job_place *place) {
     place->local_world_size = place->world_size;
     if (!variable("LOCAL_RANK"))
         place->local_rank = place->rank;
+    LS_TRY(join_board(place));
     return ls__shm_open(transport, place, fd);
+}
+
+static ls_status open_self(ls__transport **transport, ls__job_place *place) {
+    LS_TRY(join_board(place));
+    return ls__self_open(transport, place);
 }
 
 static ls_status open_tcp(ls__transport **transport, ls__job_place *place) {
     int port;
     LS_TRY(read_place(place));
     if (place->world_size == 1 && !variable("LOCKSTEP_TRANSPORT"))
-        return ls__self_open(transport, place);
+        return open_self(transport, place);
     if (!variable("MASTER_ADDR"))
         return ls__fail(LS_ERR_ARGUMENT, "MASTER_ADDR is not set; want the address of rank 0");
     LS_TRY(read_integer("MASTER_PORT", 1, 65535, &port));
+    LS_TRY(join_board(place));
 #ifdef LOCKSTEP_WITH_TCP
     return ls__tcp_open(transport, place, variable("MASTER_ADDR"), port,
                         variable("LOCKSTEP_TOKEN"));
@@ -127,7 +147,7 @@ static ls_status open_transport(ls__transport **transport, ls__job_place *place)
         return open_shm(transport, place);
     if (chosen == TCP)
         return open_tcp(transport, place);
-    return ls__self_open(transport, place);
+    return open_self(transport, place);
 }
 
 /* --- the job ------------------------------------------------------------------------------------ */
@@ -151,16 +171,18 @@ ls_status ls_job_init(ls_job **job, const ls_job_options *options) {
     if (!j->options.level)
         j->options.level = LS_LOG_WARNING;
     j->place = (ls__job_place){.world_size = 1, .local_world_size = 1};
+    j->place.board = &j->board;
     j->place.log = log_line;
     j->place.log_context = j;
     ls_status status;
     ls__transport *transport = NULL;
     LS_TRY_OUT(read_timeout(&j->options, &j->place.timeout_s));
     LS_TRY_OUT(open_transport(&transport, &j->place));
-    LS_TRY_OUT(ls__group_create(&j->world, transport, j->place.timeout_s));
+    LS_TRY_OUT(ls__group_create(&j->world, transport, j->place.timeout_s, &j->board));
     *job = j;
     return LS_OK;
 out:
+    ls__board_close(&j->board, false);
     free(j);
     return status;
 }
@@ -168,7 +190,9 @@ out:
 void ls_job_finish(ls_job *job) {
     if (!job)
         return;
+    bool at_home = *job->world->at_home;
     ls__group_destroy(job->world);
+    ls__board_close(&job->board, at_home);
     free(job);
 }
 

@@ -4,6 +4,7 @@
 #ifndef LS_COMM_TRANSPORT_H
 #define LS_COMM_TRANSPORT_H
 
+#include "base/error.h"
 #include <lockstep/group.h>
 #include <stdbool.h>
 
@@ -20,7 +21,9 @@ typedef enum ls__kind {
 } ls__kind;
 
 /* "all_reduce", ...; "?" for no kind */
-const char *ls__kind_name(int kind);
+LS_SHARED const char *ls__kind_name(int kind);
+/* "sum", "weighted sum", ... of header.op; "?" for none */
+LS_SHARED const char *ls__op_name(unsigned op);
 
 /* What travels with every operation and is compared on arrival. A fixed layout of 48 bytes, also on
  * the wire (little-endian; the tcp handshake refuses other byte orders). */
@@ -80,6 +83,7 @@ struct ls__transport {
 typedef struct ls__job_place {
     int rank, world_size, local_rank, local_world_size;
     double timeout_s;
+    struct ls__board *board; /* where this rank shows what it does */
     /* For messages of the transport's own life ("waiting for ranks 2, 3"); may be NULL. */
     void (*log)(void *context, ls_log_level level, const char *line);
     void *log_context;

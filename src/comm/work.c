@@ -21,13 +21,18 @@ static void run_operation(ls_group *group, ls_work *work) {
     operation->times.begin_ns = ls__now_ns();
     operation->times.last_rank = -1;
     operation->deadline = ls__deadline_ns(group->timeout_s);
+    ls__flight *flight = ls__board_flight(group->board);
+    uint64_t note = ls__flight_begin(flight, operation);
     work->status = transport->table->run(transport, operation);
     operation->times.end_ns = ls__now_ns();
     if (operation->times.ready_ns == 0)
         operation->times.ready_ns = operation->times.begin_ns;
+    ls__flight_end(flight, note, operation, work->status);
     if (work->status == LS_OK)
         return;
     snprintf(work->text, sizeof work->text, "%s", ls_error_text());
+    if (work->status != LS_ERR_ARGUMENT)
+        ls__board_fail(group->board, work->text);
     /* Peers are in the middle of something with this rank: tell them, so they need not time out. */
     if (work->status != LS_ERR_ARGUMENT)
         transport->table->abort(transport, work->text);
@@ -202,7 +207,8 @@ static void free_home(const uint32_t *home) {
         munmap((void *)(uintptr_t)home, (size_t)sysconf(_SC_PAGESIZE));
 }
 
-ls_status ls__group_create(ls_group **group, ls__transport *transport, double timeout_s) {
+ls_status ls__group_create(ls_group **group, ls__transport *transport, double timeout_s,
+                           ls__board *board) {
     ls_group *g = calloc(1, sizeof *g);
     uint64_t *counters = calloc(2 * (size_t)transport->size, sizeof *counters);
     const uint32_t *home = make_home();
@@ -215,6 +221,7 @@ ls_status ls__group_create(ls_group **group, ls__transport *transport, double ti
     }
     g->transport = transport;
     g->at_home = home;
+    g->board = board;
     g->timeout_s = timeout_s;
     g->sent = counters;
     g->received = counters + transport->size;

@@ -2,6 +2,7 @@
 #ifndef LS_COMM_WORK_H
 #define LS_COMM_WORK_H
 
+#include "comm/board.h"
 #include "comm/transport.h"
 #include <pthread.h>
 #include <stdatomic.h>
@@ -23,6 +24,7 @@ struct ls_group {
     /* 1 here, 0 in a process forked from this one: a page that the kernel wipes. A child has copies of
      * the connections and the counters; what it sent or took would be missing in the parent. */
     const uint32_t *at_home;
+    ls__board *board; /* the job's, where operations are noted; NULL: nowhere */
     double timeout_s;
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t changed;
@@ -38,7 +40,8 @@ struct ls_group {
 };
 
 /* Takes the transport over, also on failure. */
-ls_status ls__group_create(ls_group **group, ls__transport *transport, double timeout_s);
+ls_status ls__group_create(ls_group **group, ls__transport *transport, double timeout_s,
+                           ls__board *board);
 /* Runs what was started, then ends the transport. NULL is allowed. */
 void ls__group_destroy(ls_group *group);
 

@@ -27,6 +27,7 @@ static const char *const own_names[] = {
     "MASTER_PORT",
     "LOCKSTEP_TOKEN",
     "LOCKSTEP_SHM_FD",
+    "LOCKSTEP_BOARD_FD",
     "LOCKSTEP_TRANSPORT",
     "LOCKSTEP_TERMINAL",
 };
@@ -96,6 +97,7 @@ static ls_status add_shared(ls__environment *environment, const ls__launch_optio
     LS_TRY(add(environment, "MASTER_ADDR=127.0.0.1"));
     LS_TRY(add(environment, "MASTER_PORT=%d", port));
     LS_TRY(add(environment, "LOCKSTEP_TOKEN=%s", token));
+    LS_TRY(add(environment, "LOCKSTEP_BOARD_FD=%d", LS__BOARD_FD_IN_RANK));
     if (options->transport == LS__LAUNCH_TCP) {
         LS_TRY(add(environment, "LOCKSTEP_TRANSPORT=tcp"));
     } else {

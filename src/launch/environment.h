@@ -12,7 +12,7 @@ typedef struct ls__environment {
     size_t inherited; /* entries[0..inherited) belong to environ */
 } ls__environment;
 
-enum { LS__SHM_FD_IN_RANK = 3 };
+enum { LS__BOARD_FD_IN_RANK = 3, LS__SHM_FD_IN_RANK };
 
 ls_status ls__environment_create(ls__environment *environment, const ls__launch_options *options);
 /* Makes `entries` that of rank `rank`. */

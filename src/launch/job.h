@@ -2,6 +2,7 @@
 #ifndef LS_LAUNCH_JOB_H
 #define LS_LAUNCH_JOB_H
 
+#include "comm/board.h"
 #include "launch/launch.h"
 #include "launch/lines.h"
 #include "launch/watcher.h"
@@ -50,6 +51,8 @@ struct ls__launch_job {
     ls__sink *error_sink; /* where stderr goes: the sink of stdout when both are the same file */
     ls__watcher watcher;
     int segment_fd; /* -1: none */
+    int board_fd;
+    ls__board board; /* where the ranks show what they do */
     ls__rank *ranks;
     int started, running;
     int first_failure; /* rank, -1: none */
@@ -66,6 +69,11 @@ void ls__job_stop(ls__launch_job *job, int signal_number);
 void ls__job_signal_all(ls__launch_job *job, int signal_number);
 /* Looks at the clock; true while some deadline is still to come. */
 bool ls__job_meet_deadlines(ls__launch_job *job);
+
+/* flight.c: what the ranks showed on the board, `record` by rank as of their end (free it); NULL: nothing */
+ls__flight_record *ls__job_flight_records(const ls__launch_job *job);
+/* Into the folder that was asked for, if one was. */
+void ls__job_flight_write(const ls__launch_job *job, const ls__flight_record *record);
 
 /* report.c */
 const char *ls__signal_name(int signal_number); /* "SIGKILL" */

@@ -217,7 +217,7 @@ static char **shim_arguments(const ls__launch_job *job, const char *path, char *
     char **shim = arguments + 1;
     shim[0] = LS__LAUNCH_SHIM;
     shim[LS__SHIM_PARENT] = pid;
-    shim[LS__SHIM_LAST_FD] = job->segment_fd >= 0 ? "3" : "2";
+    shim[LS__SHIM_LAST_FD] = job->segment_fd >= 0 ? "4" : "3";
     shim[LS__SHIM_CORES] = cores ? cores : "-";
     shim[LS__SHIM_PATH] = (char *)path;
     memcpy(shim + LS__SHIM_ARGV, job->options->argv, count * sizeof(char *));
@@ -226,10 +226,11 @@ static char **shim_arguments(const ls__launch_job *job, const char *path, char *
 
 static ls_status spawn(ls__rank *rank, char **arguments, char **environment, const int *ends) {
     ls__launch_job *job = rank->job;
-    uv_stdio_container_t stdio[4] = {
+    uv_stdio_container_t stdio[] = {
         {.flags = rank->number == 0 ? UV_INHERIT_FD : UV_IGNORE, .data.fd = STDIN_FILENO},
         {.flags = UV_INHERIT_FD, .data.fd = ends[LS__STDOUT]},
         {.flags = UV_INHERIT_FD, .data.fd = ends[LS__STDERR]},
+        {.flags = job->board_fd >= 0 ? UV_INHERIT_FD : UV_IGNORE, .data.fd = job->board_fd},
         {.flags = UV_INHERIT_FD, .data.fd = job->segment_fd},
     };
     const uv_process_options_t options = {
@@ -238,7 +239,7 @@ static ls_status spawn(ls__rank *rank, char **arguments, char **environment, con
         .args = arguments,
         .env = environment,
         .flags = UV_PROCESS_DETACHED, /* a session of its own */
-        .stdio_count = job->segment_fd >= 0 ? 4 : 3,
+        .stdio_count = job->segment_fd >= 0 ? 5 : 4,
         .stdio = stdio,
     };
     rank->process.data = rank;
@@ -361,6 +362,8 @@ static ls_status open_job(ls__launch_job *job) {
     if (!job->ranks)
         return ls__fail(LS_ERR_MEMORY, "no memory for %d ranks", ranks);
     LS_TRY(ls__watcher_start(&job->watcher, ranks));
+    /* Without a board the ranks keep their records to themselves, and the report is shorter. */
+    (void)ls__board_create(&job->board, ranks, &job->board_fd);
     if (job->options->transport != LS__LAUNCH_SHM)
         return LS_OK;
     ls_status status = ls__segment_create(&job->segment_fd, ranks);
@@ -377,6 +380,9 @@ static void free_job(ls__launch_job *job) {
     free(job->ranks);
     if (job->segment_fd >= 0)
         close(job->segment_fd);
+    if (job->board_fd >= 0)
+        close(job->board_fd);
+    ls__board_close(&job->board, false);
     ls__watcher_stop(&job->watcher);
 }
 
@@ -424,6 +430,7 @@ ls_status ls__launch(const ls__launch_options *options, int *exit_code) {
         .command = options->command ? options->command : "lockstep run",
         .watcher = {.pid = -1, .fd = -1},
         .segment_fd = -1,
+        .board_fd = -1,
         .first_failure = -1,
     };
     status = open_job(&job);

@@ -8,7 +8,7 @@
  *
  * A rank finds in its environment: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK,
  * MASTER_ADDR, MASTER_PORT as torchrun sets them, OMP_NUM_THREADS=1 unless set, LOCKSTEP_TOKEN,
- * LOCKSTEP_SHM_FD (the inherited segment) or LOCKSTEP_TRANSPORT=tcp, and LOCKSTEP_TERMINAL (columns)
+ * LOCKSTEP_SHM_FD (the inherited segment) or LOCKSTEP_TRANSPORT=tcp, LOCKSTEP_BOARD_FD (the inherited board), and LOCKSTEP_TERMINAL (columns)
  * when the launcher's stderr is a terminal. */
 #ifndef LS_LAUNCH_LAUNCH_H
 #define LS_LAUNCH_LAUNCH_H
@@ -47,7 +47,8 @@ typedef struct ls__launch_options {
     bool unbound;   /* leave the ranks on all cores; else cores are divided where they suffice */
     double grace_s; /* a rank failed: time for the others to end by themselves; default 0.5 */
     double stop_grace_s; /* a signal was forwarded: time until SIGKILL; default 5 */
-    bool json;           /* the report as one JSON object on stdout, also after success */
+    const char *flight; /* a folder for the ranks' flight records; NULL: LOCKSTEP_FLIGHT, or none */
+    bool json;          /* the report as one JSON object on stdout, also after success */
 } ls__launch_options;
 
 /* Runs the job to its end; *exit_code is what the command should return: 0, the code of the first

@@ -1,5 +1,6 @@
 /* What the launcher says at the end: the first cause once, with the last lines of that rank, then how
  * every other rank ended. */
+#include "launch/diagnosis.h"
 #include "launch/job.h"
 
 #include "base/error.h"
@@ -8,6 +9,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 const char *ls__signal_name(int signal_number) {
@@ -59,25 +61,29 @@ static const ls__lines *last_words(const ls__rank *rank) {
     return ls__lines_tail_count(lines) ? lines : &rank->streams[LS__STDOUT].lines;
 }
 
-static void describe_end(const ls__rank *rank, char *text, size_t bytes) {
+/* With where it was before, if that is known. */
+static void describe_end(const ls__rank *rank, const ls__diagnosis *d, char *text, size_t bytes) {
     if (rank->signal && rank->signal == rank->signal_sent)
         snprintf(text, bytes, "was ended by the launcher (%s)", ls__signal_name(rank->signal));
     else
         ls__rank_describe(rank, text, bytes);
+    size_t n = strlen(text);
+    if (d && d->record[rank->number].pid)
+        snprintf(text + n, bytes - n, "; it %s", d->line[rank->number]);
 }
 
 /* One line for each rank; neighbours that ended the same way share one in large jobs. */
-static void print_others(const ls__launch_job *job) {
-    enum { LARGE = 16, BYTES = 120 };
+static void print_others(const ls__launch_job *job, int first, const ls__diagnosis *d) {
+    enum { LARGE = 16, BYTES = 400 };
     for (int i = 0, next; i < job->started; i = next) {
         const ls__rank *rank = &job->ranks[i];
         char how[BYTES], same[BYTES];
-        describe_end(rank, how, sizeof how);
+        describe_end(rank, job->started > LARGE ? NULL : d, how, sizeof how);
         next = i + 1;
-        if (i == job->first_failure)
+        if (i == first)
             continue;
-        for (; job->started > LARGE && next < job->started && next != job->first_failure; next++) {
-            describe_end(&job->ranks[next], same, sizeof same);
+        for (; job->started > LARGE && next < job->started && next != first; next++) {
+            describe_end(&job->ranks[next], NULL, same, sizeof same);
             if (strcmp(how, same) != 0)
                 break;
         }
@@ -88,25 +94,68 @@ static void print_others(const ls__launch_job *job) {
     }
 }
 
-static void print_failure(const ls__launch_job *job) {
+/* The first error that a rank got from the library, unless the lines just shown hold it. */
+static void print_first_error(const ls__launch_job *job, const ls__rank *first,
+                              const ls__diagnosis *d) {
+    if (d->first < 0 || first->signal)
+        return;
+    const char *text = d->record[d->first].failure;
+    const ls__lines *words = last_words(first);
+    for (size_t i = 0; i < ls__lines_tail_count(words); i++) {
+        if (strstr(ls__lines_tail(words, i), text))
+            return;
+    }
+    fprintf(stderr, "%s: first error, on rank %d: %s\n", job->command, d->first, text);
+}
+
+/* Who had not arrived where; a signal or an exit tells only who ended. */
+static void print_diagnosis(const ls__launch_job *job, const ls__rank *first,
+                            const ls__diagnosis *d) {
+    print_first_error(job, first, d);
+    for (int i = 0; i < d->stall_count; i++)
+        fprintf(stderr, "%s: %s\n", job->command, d->stall[i].text);
+}
+
+/* Ranks that lose a peer or wait in vain end with code 4: then the one that was first is who left without a
+ * word, though with code 0, or who noted the first error. */
+static const ls__rank *first_cause(const ls__launch_job *job, const ls__diagnosis *d) {
     const ls__rank *first = &job->ranks[job->first_failure];
+    if (!d || first->signal || first->exit_code != LS__EXIT_RANKS)
+        return first;
+    for (int r = 0; r < job->started; r++) {
+        const ls__rank *rank = &job->ranks[r];
+        if (rank->exited && !rank->signal && rank->exit_code == 0 && d->record[r].pid &&
+            !d->record[r].left && rank->exited_ns < first->exited_ns)
+            return rank;
+    }
+    return d->first >= 0 && !job->ranks[d->first].signal ? &job->ranks[d->first] : first;
+}
+
+static void print_failure(const ls__launch_job *job, const ls__diagnosis *d) {
+    const ls__rank *first = first_cause(job, d);
     const ls__lines *words = last_words(first);
     size_t count = ls__lines_tail_count(words);
     const char *introduction = count ? "; its last lines:" : " without a word";
-    char how[120];
+    char how[120], host[LS__FLIGHT_NAME_BYTES + 8] = "";
     if (count && first->number == 0 && job->options->rank0_speaks) { /* they passed already */
         count = 0;
         introduction = "; its last lines stand above";
     }
     ls__rank_describe(first, how, sizeof how);
-    fprintf(stderr, "%s: rank %d (pid %d) failed first: it %s after %.1f s%s\n", job->command,
-            first->number, (int)first->pid, how, seconds_of(job, first), introduction);
+    if (!first->signal && first->exit_code == 0)
+        snprintf(how, sizeof how, "exited with code 0 without leaving the job (ls_job_finish)");
+    if (d && d->record[first->number].pid)
+        snprintf(host, sizeof host, "host %s, ", d->record[first->number].host);
+    fprintf(stderr, "%s: rank %d (%spid %d) failed first: it %s after %.1f s%s\n", job->command,
+            first->number, host, (int)first->pid, how, seconds_of(job, first), introduction);
     for (size_t i = 0; i < count; i++)
         fprintf(stderr, "    %s\n", ls__lines_tail(words, i));
     if (first->signal == SIGKILL)
         fprintf(stderr, "    (if nobody sent that signal, the machine may have run out of memory: "
                         "dmesg tells)\n");
-    print_others(job);
+    if (d)
+        print_diagnosis(job, first, d);
+    print_others(job, first->number, d);
 }
 
 /* A mistake of the user that every rank found: the ranks' own line is the message, once. */
@@ -174,7 +223,7 @@ static json_t *rank_json(const ls__launch_job *job, const ls__rank *rank) {
     return object;
 }
 
-static ls_status write_json(const ls__launch_job *job) {
+static ls_status write_json(const ls__launch_job *job, const ls__diagnosis *d) {
     json_t *object = json_object(), *ranks = json_array();
     int code = ls__job_exit_code(job);
     json_object_set_new(object, "event", json_string("job_end"));
@@ -184,7 +233,7 @@ static ls_status write_json(const ls__launch_job *job) {
                                          : json_null());
     json_t *first = json_null();
     if (job->first_failure >= 0) {
-        const ls__rank *rank = &job->ranks[job->first_failure];
+        const ls__rank *rank = first_cause(job, d);
         const ls__lines *words = last_words(rank);
         json_t *lines = json_array();
         for (size_t i = 0; i < ls__lines_tail_count(words); i++)
@@ -196,6 +245,7 @@ static ls_status write_json(const ls__launch_job *job) {
     for (int i = 0; i < job->started; i++)
         json_array_append_new(ranks, rank_json(job, &job->ranks[i]));
     json_object_set_new(object, "ranks", ranks);
+    json_object_set_new(object, "flight", d ? ls__diagnosis_json(d) : json_null());
     return ls__json_write_line(stdout, "stdout", object);
 }
 
@@ -205,12 +255,12 @@ static void begin_line(const ls__launch_job *job) {
         fputc('\n', stderr);
 }
 
-ls_status ls__job_report(const ls__launch_job *job) {
+static void print_report(const ls__launch_job *job, const ls__diagnosis *d) {
     if (ls__job_exit_code(job))
         begin_line(job);
     if (job->first_failure >= 0) {
         if (!print_mistake(job))
-            print_failure(job);
+            print_failure(job, d);
     } else if (job->stop_signal && job->stop_signal != SIGPIPE) {
         print_stop(job);
     } else if (lost_output(job)) {
@@ -219,5 +269,19 @@ ls_status ls__job_report(const ls__launch_job *job) {
     } else if (job->options->rank0_speaks && !job->stop_signal) {
         print_kept(job);
     }
-    return job->options->json ? write_json(job) : LS_OK;
+}
+
+ls_status ls__job_report(const ls__launch_job *job) {
+    ls__flight_record *record = ls__job_flight_records(job);
+    ls__diagnosis *d = NULL;
+    /* Without memory for it the report is shorter. */
+    if (record && job->first_failure >= 0)
+        (void)ls__diagnosis_make(&d, record, job->options->ranks);
+    print_report(job, d);
+    if (record)
+        ls__job_flight_write(job, record);
+    ls_status status = job->options->json ? write_json(job, d) : LS_OK;
+    ls__diagnosis_free(d);
+    free(record);
+    return status;
 }
