@@ -52,13 +52,24 @@ size_t ls__memory_pages(size_t bytes) {
     return bytes > SIZE_MAX - page ? 0 : (bytes + page - 1) / page * page;
 }
 
+/* All pages of a private mapping, written once; large ones where the system has them. */
+static void *map_pages(size_t bytes) {
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return p;
+    madvise(p, bytes, MADV_HUGEPAGE);
+#ifdef MADV_POPULATE_WRITE /* Linux 5.14 */
+    madvise(p, bytes, MADV_POPULATE_WRITE);
+#endif
+    return p;
+}
+
 ls_status ls__memory_map(void **memory, size_t bytes) {
     uint64_t available = ls__memory_available();
     size_t rounded = ls__memory_pages(bytes);
     void *p = MAP_FAILED;
     if (rounded > 0 && rounded <= available)
-        p = mmap(NULL, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE,
-                 -1, 0);
+        p = map_pages(rounded);
     if (p == MAP_FAILED)
         return ls__fail(LS_ERR_MEMORY, "no memory for %zu bytes, %llu are available", bytes,
                         (unsigned long long)available);

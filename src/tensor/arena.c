@@ -31,15 +31,18 @@ enum {
 };
 
 struct chunk {
-    struct chunk *previous;
+    struct chunk *next;
     char *memory;
     size_t bytes, used;
+    size_t touched; /* the most that was used of it: beyond, no page was ever written */
 };
 
 struct ls__arena {
-    ls_device *device;  /* NULL: host memory */
-    struct chunk *last; /* the one that is being filled */
-    size_t held;        /* bytes of all chunks */
+    ls_device *device;          /* NULL: host memory */
+    struct chunk *first, *last; /* of all chunks, in the order in which they are filled */
+    struct chunk
+        *current; /* the one that is being filled; those after it are empty. NULL: none is yet */
+    size_t held;  /* bytes of all chunks */
     size_t used, peak;
     ls__arena_mark
         state; /* of it only the list of released blocks; beyond its room they are lost */
@@ -71,34 +74,33 @@ static void give_back(ls__arena *arena, char *memory) {
         free(memory);
 }
 
+/* Appends a chunk. */
 static ls_status add_chunk(ls__arena *arena, size_t bytes) {
     struct chunk *chunk = malloc(sizeof *chunk);
     if (!chunk)
         return ls__fail(LS_ERR_MEMORY, "arena: no memory for a chunk's %zu bytes", sizeof *chunk);
-    *chunk = (struct chunk){.previous = arena->last, .bytes = bytes};
+    *chunk = (struct chunk){.bytes = bytes};
     ls_status status = take(arena, bytes, &chunk->memory);
     if (status != LS_OK) {
         free(chunk);
         return status;
     }
     POISON(chunk->memory, bytes);
+    *(arena->last ? &arena->last->next : &arena->first) = chunk;
     arena->last = chunk;
     arena->held += bytes;
     return LS_OK;
 }
 
-static void free_last(ls__arena *arena) {
-    struct chunk *chunk = arena->last;
-    arena->last = chunk->previous;
-    arena->held -= chunk->bytes;
-    UNPOISON(chunk->memory, chunk->bytes);
-    give_back(arena, chunk->memory);
-    free(chunk);
-}
-
 static void free_chunks(ls__arena *arena) {
-    while (arena->last)
-        free_last(arena);
+    for (struct chunk *chunk = arena->first, *next; chunk; chunk = next) {
+        next = chunk->next;
+        UNPOISON(chunk->memory, chunk->bytes);
+        give_back(arena, chunk->memory);
+        free(chunk);
+    }
+    arena->first = arena->last = arena->current = NULL;
+    arena->held = 0;
 }
 
 void ls__arena_destroy(ls__arena *arena) {
@@ -125,6 +127,29 @@ static void *take_released(ls__arena *arena, size_t size) {
     return NULL;
 }
 
+static bool has_room(const struct chunk *chunk, size_t size) {
+    return chunk && chunk->bytes - chunk->used >= size;
+}
+
+/* Makes one with room for `size` the current chunk: the first that has it of those not begun, else a
+ * new one. A step like the one before is led to the same chunks by the same sizes. */
+static ls_status next_chunk(ls__arena *arena, size_t size) {
+    struct chunk *chunk = arena->current ? arena->current->next : arena->first;
+    while (chunk && !has_room(chunk, size))
+        chunk = chunk->next;
+    if (!chunk) {
+        size_t want = arena->held < LARGEST_GROWTH ? arena->held : LARGEST_GROWTH;
+        if (want < SMALLEST_CHUNK)
+            want = SMALLEST_CHUNK;
+        if (want < size)
+            want = size;
+        LS_TRY(add_chunk(arena, want));
+        chunk = arena->last;
+    }
+    arena->current = chunk;
+    return LS_OK;
+}
+
 ls_status ls__arena_alloc(ls__arena *arena, size_t bytes, void **memory) {
     if (bytes > SIZE_MAX / 4)
         return ls__fail(LS_ERR_MEMORY, "arena: %zu bytes are more than there can be", bytes);
@@ -134,19 +159,14 @@ ls_status ls__arena_alloc(ls__arena *arena, size_t bytes, void **memory) {
         UNPOISON(*memory, bytes);
         return LS_OK;
     }
-    struct chunk *chunk = arena->last;
-    if (!chunk || chunk->bytes - chunk->used < size) {
-        size_t want = arena->held < LARGEST_GROWTH ? arena->held : LARGEST_GROWTH;
-        if (want < SMALLEST_CHUNK)
-            want = SMALLEST_CHUNK;
-        if (want < size)
-            want = size;
-        LS_TRY(add_chunk(arena, want));
-        chunk = arena->last;
-    }
+    if (!has_room(arena->current, size))
+        LS_TRY(next_chunk(arena, size));
+    struct chunk *chunk = arena->current;
     *memory = chunk->memory + chunk->used;
     UNPOISON(*memory, bytes);
     chunk->used += size;
+    if (chunk->touched < chunk->used)
+        chunk->touched = chunk->used;
     arena->used += size;
     if (arena->peak < arena->used)
         arena->peak = arena->used;
@@ -164,36 +184,49 @@ void ls__arena_release(ls__arena *arena, void *memory, size_t bytes) {
 
 void ls__arena_get_mark(const ls__arena *arena, ls__arena_mark *mark) {
     *mark = arena->state;
-    mark->chunk = arena->last;
-    mark->chunk_used = arena->last ? arena->last->used : 0;
+    mark->chunk = arena->current;
+    mark->chunk_used = arena->current ? arena->current->used : 0;
     mark->used = arena->used;
 }
 
-void ls__arena_rewind(ls__arena *arena, const ls__arena_mark *mark) {
-    while (arena->last != mark->chunk)
-        free_last(arena);
-    if (arena->last) {
-        struct chunk *chunk = arena->last;
-        POISON(chunk->memory + mark->chunk_used, chunk->used - mark->chunk_used);
-        chunk->used = mark->chunk_used;
+/* Chunks after `kept` (NULL: all) are empty, `kept` is as full as it was. */
+static void empty_after(ls__arena *arena, struct chunk *kept, size_t kept_used) {
+    if (kept) {
+        POISON(kept->memory + kept_used, kept->used - kept_used);
+        kept->used = kept_used;
     }
+    for (struct chunk *chunk = kept ? kept->next : arena->first; chunk; chunk = chunk->next) {
+        POISON(chunk->memory, chunk->used);
+        chunk->used = 0;
+    }
+    arena->current = kept;
+}
+
+void ls__arena_rewind(ls__arena *arena, const ls__arena_mark *mark) {
+    empty_after(arena, mark->chunk, mark->chunk_used);
     arena->used = mark->used;
     arena->state = *mark;
     for (size_t i = 0; i < mark->released_count; i++)
         POISON(mark->released[i].memory, mark->released[i].size);
 }
 
+/* Pages were written for more than a quarter above what was ever in use at once: steps whose sizes do
+ * not fit the chunks that others left. */
+static bool wastes(const ls__arena *arena) {
+    size_t touched = 0;
+    for (const struct chunk *chunk = arena->first; chunk; chunk = chunk->next)
+        touched += chunk->touched;
+    return touched > SMALLEST_CHUNK && touched - touched / 5 > arena->peak;
+}
+
 ls_status ls__arena_reset(ls__arena *arena) {
     arena->used = 0;
     arena->state.released_count = 0;
-    if (!arena->last)
-        return LS_OK;
-    if (arena->last->previous) {
+    if (arena->first != arena->last && wastes(arena)) {
         free_chunks(arena);
         return add_chunk(arena, arena->peak);
     }
-    POISON(arena->last->memory, arena->last->bytes);
-    arena->last->used = 0;
+    empty_after(arena, NULL, 0);
     return LS_OK;
 }
 

@@ -1,8 +1,9 @@
 /* Bump allocation for what lives as long as one step.
  *
- * Memory is taken in chunks. A reset after a step that needed several replaces them by one of the
- * largest size held so far, so that steps of equal shapes take no memory from the third on and get
- * the same addresses. Under AddressSanitizer what is not handed out is poisoned. */
+ * Memory is taken in chunks, which stay: a step that asks for the same sizes as the one before gets the
+ * same addresses, from the second on, and touches no page for the first time. Where steps of several
+ * shapes leave more memory touched than any of them needs, a reset replaces the chunks by one. Under
+ * AddressSanitizer what is not handed out is poisoned. */
 #ifndef LS_TENSOR_ARENA_H
 #define LS_TENSOR_ARENA_H
 
@@ -21,7 +22,7 @@ ls_status ls__arena_alloc(ls__arena *arena, size_t bytes, void **memory);
  * size gets it. */
 void ls__arena_release(ls__arena *arena, void *memory, size_t bytes);
 
-/* Everything taken after the mark is freed by the rewind, and what was released in between but taken
+/* Everything taken after the mark is free after the rewind (its chunks stay), and what was released in between but taken
  * before is in use again. Marks nest. */
 enum { LS__ARENA_RELEASED = 32 };
 typedef struct ls__arena_mark {

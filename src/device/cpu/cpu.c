@@ -4,10 +4,11 @@
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "device/cpu/onednn.h"
 
-enum { ALIGNMENT = 64, MAX_THREADS = 4096 };
+enum { ALIGNMENT = 64, HUGE_PAGE = 2 << 20, MAX_THREADS = 4096 };
 
 static ls__cpu *cpu_of(ls_device *device) {
     return (ls__cpu *)device;
@@ -29,12 +30,23 @@ void ls__cpu_parallel(ls_device *device, size_t count, size_t cost, ls__cpu_body
              count / parts * (part + 1) + ls__min_size(part + 1, count % parts));
 }
 
+/* Large blocks begin at a huge page and ask for such pages, all but what would only partly fill one:
+ * 512 times fewer faults when they are first written, and fewer misses of the translation cache where
+ * a matrix product walks along columns. A request that the system may decline. */
+static void *alloc_large(size_t bytes) {
+    void *memory = aligned_alloc(HUGE_PAGE, bytes);
+    if (memory)
+        madvise(memory, bytes / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
+    return memory;
+}
+
 static ls_status cpu_alloc(ls_device *device, size_t bytes, void **memory) {
     (void)device;
     if (bytes > SIZE_MAX >> 8) /* no processor addresses 56 bits of one program */
         return ls__fail(LS_ERR_MEMORY, "cpu: %zu bytes are more than can be addressed", bytes);
     size_t rounded = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    *memory = aligned_alloc(ALIGNMENT, rounded ? rounded : ALIGNMENT);
+    *memory = rounded >= HUGE_PAGE ? alloc_large(rounded)
+                                   : aligned_alloc(ALIGNMENT, rounded ? rounded : ALIGNMENT);
     if (!*memory)
         return ls__fail(LS_ERR_MEMORY, "cpu: no memory for %zu bytes", bytes);
     return LS_OK;
