@@ -44,6 +44,14 @@ measured gpt "(6 * $((50 * 16 + 8 * 16 + 12 * 16 * 16 + 13 * 16 + 32)) + 12 * 16
 grep -q 'context=8,vocab=50' "$work/out" || fail "gpt: --seq is not the context"
 [ "$(value ranks)$(value threads)" = 22 ] || fail "gpt: ranks and threads"
 check "($(value tokens_per_s) / $(value samples_per_s) / 8 - 1) ^ 2 < 1e-8" "gpt: tokens_per_s"
+# --recompute: less memory, and it says so
+activations=(--model gpt:layers=8,heads=2,width=64,context=64,vocab=64 --batch 64 --steps 1 --warmup 0)
+bench "${activations[@]}"
+kept=$(value peak_rss_mb)
+[ "$(value recompute)" = false ] || fail "recompute: $(value recompute) without --recompute"
+bench "${activations[@]}" --recompute
+[ "$(value recompute)" = true ] || fail "recompute: $(value recompute) with --recompute"
+check "$(value peak_rss_mb) < 0.6 * $kept" "--recompute: memory"
 "$lockstep" bench train --model mlp:4,2 --steps 2 >"$work/out" 2>&1 || fail "text: exit $?"
 grep -q 'GFLOP/s' "$work/out" || fail "text: $(cat "$work/out")"
 

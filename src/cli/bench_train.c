@@ -111,7 +111,10 @@ static ls_status create_data(bench *b) {
 
 static ls_status run_step(bench *b, size_t number) {
     bool tokens = ls_model_context(b->model) > 0;
-    const ls_step_mode mode = {.training = true, .samples = b->samples, .sample_count = b->batch};
+    const ls_step_mode mode = {.training = true,
+                               .recompute = b->settings->recompute,
+                               .samples = b->samples,
+                               .sample_count = b->batch};
     const size_t shape[2] = {b->batch, b->inputs}, rows[2] = {b->batch, b->targets};
     LS_TRY(ls_ddp_begin(b->ddp, (double)(b->batch * b->targets)));
     LS_TRY(ls_step_begin(b->step, &mode));
@@ -175,16 +178,16 @@ static ls_status measure(bench *b, figures *f) {
 static ls_status print_json(const bench *b, const figures *f) {
     const ls__bench_settings *s = b->settings;
     size_t context = ls_model_context(b->model);
-    json_t *object =
-        json_pack("{s:s, s:I, s:o, s:I, s:I, s:s, s:I, s:I, s:f, s:f, s:o, s:f, s:f, s:f, s:f}",
-                  "model", ls_model_spec(b->model), "batch", (json_int_t)s->batch, "seq",
-                  context ? json_integer((json_int_t)context) : json_null(), "ranks",
-                  (json_int_t)s->ranks, "threads", (json_int_t)s->threads, "dtype", "f32", "params",
-                  (json_int_t)ls_model_element_count(b->model), "steps", (json_int_t)s->steps,
-                  "step_ms_p50", f->step_ms, "samples_per_s", f->samples_per_s, "tokens_per_s",
-                  context ? json_real(f->samples_per_s * (double)context) : json_null(), "gflops",
-                  f->gflops, "peak_gflops", f->peak_gflops, "share", f->gflops / f->peak_gflops,
-                  "peak_rss_mb", f->peak_rss_mb);
+    json_t *object = json_pack(
+        "{s:s, s:I, s:o, s:I, s:I, s:s, s:b, s:I, s:I, s:f, s:f, s:o, s:f, s:f, s:f, s:f}", "model",
+        ls_model_spec(b->model), "batch", (json_int_t)s->batch, "seq",
+        context ? json_integer((json_int_t)context) : json_null(), "ranks", (json_int_t)s->ranks,
+        "threads", (json_int_t)s->threads, "dtype", "f32", "recompute", s->recompute, "params",
+        (json_int_t)ls_model_element_count(b->model), "steps", (json_int_t)s->steps, "step_ms_p50",
+        f->step_ms, "samples_per_s", f->samples_per_s, "tokens_per_s",
+        context ? json_real(f->samples_per_s * (double)context) : json_null(), "gflops", f->gflops,
+        "peak_gflops", f->peak_gflops, "share", f->gflops / f->peak_gflops, "peak_rss_mb",
+        f->peak_rss_mb);
     return ls__json_write_line(stdout, "stdout", object);
 }
 
@@ -193,8 +196,8 @@ static ls_status print(const bench *b, const figures *f) {
     if (s->format == 1)
         return print_json(b, f);
     size_t context = ls_model_context(b->model);
-    printf("model          %s, %zu parameters, f32\n", ls_model_spec(b->model),
-           ls_model_element_count(b->model));
+    printf("model          %s, %zu parameters, f32%s\n", ls_model_spec(b->model),
+           ls_model_element_count(b->model), s->recompute ? ", recomputed" : "");
     printf("job            batch %lld, %lld rank%s of %lld thread%s\n", (long long)s->batch,
            (long long)s->ranks, s->ranks == 1 ? "" : "s", (long long)s->threads,
            s->threads == 1 ? "" : "s");
