@@ -8,11 +8,21 @@ static const double TOLERANCE = 2e-5;
 
 static const ls__conv2d CONVS[] = {
     /* batch, in_channels, in_h, in_w, out_channels, kernel_h, kernel_w, out_h, out_w, stride, pad, relu */
-    {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, false},       {2, 1, 28, 28, 32, 3, 3, 26, 26, 1, 0, false},
-    {2, 32, 13, 11, 64, 3, 3, 11, 9, 1, 0, false},  {3, 5, 9, 7, 6, 3, 2, 5, 4, 2, 1, false},
-    {2, 8, 8, 8, 16, 1, 1, 4, 4, 2, 0, false},      {1, 3, 10, 10, 7, 5, 5, 10, 10, 1, 2, false},
-    {3, 16, 12, 12, 16, 3, 3, 12, 12, 1, 1, false}, {1, 2, 7, 8, 3, 3, 3, 3, 3, 2, 0, false},
-    {2, 7, 40, 40, 19, 3, 3, 40, 40, 1, 1, false},  {2, 3, 5, 6, 9, 5, 5, 7, 8, 1, 3, false},
+    {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, false},
+    {2, 1, 28, 28, 32, 3, 3, 26, 26, 1, 0, false},
+    {2, 32, 13, 11, 64, 3, 3, 11, 9, 1, 0, false},
+    {3, 5, 9, 7, 6, 3, 2, 5, 4, 2, 1, false},
+    {2, 8, 8, 8, 16, 1, 1, 4, 4, 2, 0, false},
+    {1, 3, 10, 10, 7, 5, 5, 10, 10, 1, 2, false},
+    {3, 16, 12, 12, 16, 3, 3, 12, 12, 1, 1, false},
+    {1, 2, 7, 8, 3, 3, 3, 3, 3, 2, 0, false},
+    {2, 7, 40, 40, 19, 3, 3, 40, 40, 1, 1, false},
+    {2, 3, 5, 6, 9, 5, 5, 7, 8, 1, 3, false},
+    /* channels in whole vectors: oneDNN's own convolutions, all passes or two of them */
+    {3, 16, 9, 8, 32, 3, 3, 9, 8, 1, 1, false},
+    {2, 32, 8, 12, 48, 5, 3, 6, 12, 1, 1, false},
+    {3, 32, 10, 11, 16, 3, 3, 5, 6, 2, 1, false},
+    {2, 16, 4, 4, 64, 3, 3, 4, 4, 1, 1, false},
 };
 enum { CONV_COUNT = sizeof CONVS / sizeof *CONVS };
 

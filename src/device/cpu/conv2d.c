@@ -5,9 +5,9 @@
  *     forward   y = columns w^T + bias        backward   dw = dy^T columns
  *                                                        dcolumns = dy w, added up into dx
  *
- * The columns are made for a block of pixels at a time, small enough to stay in cache. On one core of
- * a processor with AVX2 the products run at 0.9 to 1.1 of what a large one reaches, oneDNN's own
- * convolutions (2.6; both layouts it knows) at 0.5 to 1.1. Threads take whole images. */
+ * The columns are made for a block of pixels at a time, small enough to stay in cache. Threads take
+ * whole images. Shapes that a first layer has, and those that oneDNN's own convolution is faster at, go
+ * to conv2d_narrow.c and conv2d_direct.c. */
 #include "device/cpu/conv2d.h"
 
 #include <string.h>
@@ -295,6 +295,8 @@ ls_status ls__cpu_conv2d_forward(ls_device *device, ls_dtype dtype, const ls__co
     LS_TRY(ls__cpu_require_f32(dtype, "conv2d"));
     if (ls__conv2d_is_narrow(shape))
         return ls__conv2d_narrow_forward(device, shape, x, w, bias, y);
+    if (ls__conv2d_is_direct(shape))
+        return ls__conv2d_direct_forward(device, shape, x, w, bias, y);
     conv_job job = {.shape = *shape, .x = x, .bias = bias, .out = y};
     LS_TRY(start(device, &job, w, false));
     return run(device, &job, forward_body, "conv2d");
@@ -308,6 +310,15 @@ ls_status ls__cpu_conv2d_backward(ls_device *device, ls_dtype dtype, const ls__c
     if (!dx && ls__conv2d_is_narrow(shape))
         return ls__conv2d_narrow_backward(device, shape, x, y, dy, dw, accumulate_dw, dbias,
                                           accumulate_dbias);
+    if (dx && ls__conv2d_is_direct(shape)) {
+        LS_TRY(ls__conv2d_direct_input(device, shape, w, dy, dx, accumulate_dx));
+        dx = NULL;
+    }
+    if (!dx && !dw && !dbias)
+        return LS_OK;
+    if (!dx && dw && ls__conv2d_weights_are_direct(shape))
+        return ls__conv2d_direct_weights(device, shape, x, dy, dw, accumulate_dw, dbias,
+                                         accumulate_dbias);
     conv_job job = {.shape = *shape,
                     .x = x,
                     .y = y,

@@ -48,11 +48,11 @@ static ls_status describe(ls_device *device, const ls__plan *plan, const layouts
     dnnl_primitive_attr_t attributes = NULL;
     ls_status status = ls__plan_attributes(&attributes);
     if (status == LS_OK)
-        status =
-            ls__onednn_check(ls__dnnl_convolution(description, ls__onednn_engine(device), &l->x,
-                                                  &l->any_w, plan->key.bias ? &l->bias : NULL,
-                                                  &l->y, stride, padding, attributes),
-                             "linear");
+        status = ls__onednn_check(ls__dnnl_convolution(description, ls__onednn_engine(device),
+                                                       LS__DNNL_FORWARD, &l->x, &l->any_w,
+                                                       plan->key.flags ? &l->bias : NULL, &l->y,
+                                                       stride, padding, attributes),
+                                  "linear");
     if (attributes)
         dnnl_primitive_attr_destroy(attributes);
     return status;
@@ -71,7 +71,7 @@ static ls_status build(ls_device *device, ls__plan *plan) {
     LS_TRY_OUT(ls__plan_add(device, plan, DNNL_ARG_WEIGHTS, LS__PLAN_READ, w,
                             dnnl_primitive_desc_query_md(description, dnnl_query_weights_md, 0)));
     LS_TRY_OUT(ls__plan_add(device, plan, DNNL_ARG_DST, LS__PLAN_WRITE, y, y));
-    if (plan->key.bias)
+    if (plan->key.flags)
         LS_TRY_OUT(ls__plan_add(device, plan, DNNL_ARG_BIAS, LS__PLAN_READ, bias, bias));
 out:
     if (description)
@@ -103,7 +103,7 @@ static ls_status as_convolution(ls_device *device, size_t rows, size_t in, size_
                                 void *y) {
     const ls__plan_key key = {
         .kind = out_first ? LS__PLAN_LINEAR_OUT_IN : LS__PLAN_LINEAR_IN_OUT,
-        .bias = bias != NULL,
+        .flags = bias != NULL,
         .rows = rows,
         .in = in,
         .out = out,

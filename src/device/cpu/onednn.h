@@ -33,13 +33,18 @@ typedef struct ls__plan_argument {
 typedef enum ls__plan_kind {
     LS__PLAN_LINEAR_IN_OUT, /* the weights as (in, out) */
     LS__PLAN_LINEAR_OUT_IN,
+    LS__PLAN_CONV_FORWARD,
+    LS__PLAN_CONV_INPUT, /* backward, to dx */
+    LS__PLAN_CONV_WEIGHTS,
 } ls__plan_kind;
 
 /* What a plan is made for. Compared as bytes: no member leaves any of them unused. */
 typedef struct ls__plan_key {
     ls__plan_kind kind;
-    uint32_t bias; /* 0 or 1 */
+    uint32_t flags; /* whose bits the kind defines */
     size_t rows, in, out;
+    size_t window[6]; /* of a convolution: in_h, in_w, kernel_h, kernel_w, stride, padding; rows are
+                       * images */
 } ls__plan_key;
 
 typedef struct ls__plan {

@@ -25,16 +25,26 @@ ls__dnnl_layout_ref ls__dnnl_layout_get(const ls__dnnl_layout *layout) {
     return layout ? layout->description : NULL;
 }
 
-dnnl_status_t ls__dnnl_convolution(dnnl_primitive_desc_t *description, dnnl_engine_t engine,
-                                   const ls__dnnl_layout *x, const ls__dnnl_layout *w,
-                                   const ls__dnnl_layout *bias, const ls__dnnl_layout *y,
-                                   const dnnl_dims_t strides, const dnnl_dims_t padding,
-                                   const_dnnl_primitive_attr_t attributes) {
+/* `hint` is the forward pass, which backward ones are described with. */
+static dnnl_status_t describe(dnnl_primitive_desc_t *description, dnnl_engine_t engine,
+                              ls__dnnl_pass pass, ls__dnnl_layout_ref x, ls__dnnl_layout_ref w,
+                              ls__dnnl_layout_ref bias, ls__dnnl_layout_ref y,
+                              const dnnl_dims_t strides, const dnnl_dims_t padding,
+                              const_dnnl_primitive_attr_t attributes,
+                              const_dnnl_primitive_desc_t hint) {
     const dnnl_dims_t dilation = {0, 0};
+    const dnnl_alg_kind_t direct = dnnl_convolution_direct;
+    if (pass == LS__DNNL_BACKWARD_INPUT)
+        return dnnl_convolution_backward_data_primitive_desc_create(
+            description, engine, direct, x, w, y, strides, dilation, padding, padding, hint,
+            attributes);
+    if (pass == LS__DNNL_BACKWARD_WEIGHTS)
+        return dnnl_convolution_backward_weights_primitive_desc_create(
+            description, engine, direct, x, w, bias, y, strides, dilation, padding, padding, hint,
+            attributes);
     return dnnl_convolution_forward_primitive_desc_create(
-        description, engine, dnnl_forward_training, dnnl_convolution_direct, ls__dnnl_layout_get(x),
-        ls__dnnl_layout_get(w), ls__dnnl_layout_get(bias), ls__dnnl_layout_get(y), strides,
-        dilation, padding, padding, attributes);
+        description, engine, dnnl_forward_training, direct, x, w, bias, y, strides, dilation,
+        padding, padding, attributes);
 }
 
 dnnl_status_t ls__dnnl_append_sum(dnnl_post_ops_t operations) {
@@ -61,18 +71,26 @@ ls__dnnl_layout_ref ls__dnnl_layout_get(const ls__dnnl_layout *layout) {
     return layout ? &layout->description : NULL;
 }
 
-dnnl_status_t ls__dnnl_convolution(dnnl_primitive_desc_t *description, dnnl_engine_t engine,
-                                   const ls__dnnl_layout *x, const ls__dnnl_layout *w,
-                                   const ls__dnnl_layout *bias, const ls__dnnl_layout *y,
-                                   const dnnl_dims_t strides, const dnnl_dims_t padding,
-                                   const_dnnl_primitive_attr_t attributes) {
+static dnnl_status_t describe(dnnl_primitive_desc_t *description, dnnl_engine_t engine,
+                              ls__dnnl_pass pass, ls__dnnl_layout_ref x, ls__dnnl_layout_ref w,
+                              ls__dnnl_layout_ref bias, ls__dnnl_layout_ref y,
+                              const dnnl_dims_t strides, const dnnl_dims_t padding,
+                              const_dnnl_primitive_attr_t attributes,
+                              const_dnnl_primitive_desc_t hint) {
+    const dnnl_alg_kind_t direct = dnnl_convolution_direct;
     dnnl_convolution_desc_t op;
-    dnnl_status_t result = dnnl_convolution_forward_desc_init(
-        &op, dnnl_forward_training, dnnl_convolution_direct, ls__dnnl_layout_get(x),
-        ls__dnnl_layout_get(w), ls__dnnl_layout_get(bias), ls__dnnl_layout_get(y), strides, padding,
-        padding);
+    dnnl_status_t result;
+    if (pass == LS__DNNL_BACKWARD_INPUT)
+        result = dnnl_convolution_backward_data_desc_init(&op, direct, x, w, y, strides, padding,
+                                                          padding);
+    else if (pass == LS__DNNL_BACKWARD_WEIGHTS)
+        result = dnnl_convolution_backward_weights_desc_init(&op, direct, x, w, bias, y, strides,
+                                                             padding, padding);
+    else
+        result = dnnl_convolution_forward_desc_init(&op, dnnl_forward_training, direct, x, w, bias,
+                                                    y, strides, padding, padding);
     return result == dnnl_success
-               ? dnnl_primitive_desc_create(description, &op, attributes, engine, NULL)
+               ? dnnl_primitive_desc_create(description, &op, attributes, engine, hint)
                : result;
 }
 
@@ -81,3 +99,25 @@ dnnl_status_t ls__dnnl_append_sum(dnnl_post_ops_t operations) {
 }
 
 #endif
+
+dnnl_status_t ls__dnnl_convolution(dnnl_primitive_desc_t *description, dnnl_engine_t engine,
+                                   ls__dnnl_pass pass, const ls__dnnl_layout *x,
+                                   const ls__dnnl_layout *w, const ls__dnnl_layout *bias,
+                                   const ls__dnnl_layout *y, const dnnl_dims_t strides,
+                                   const dnnl_dims_t padding,
+                                   const_dnnl_primitive_attr_t attributes) {
+    ls__dnnl_layout_ref rx = ls__dnnl_layout_get(x), rw = ls__dnnl_layout_get(w),
+                        rbias = ls__dnnl_layout_get(bias), ry = ls__dnnl_layout_get(y);
+    if (pass == LS__DNNL_FORWARD)
+        return describe(description, engine, pass, rx, rw, rbias, ry, strides, padding, attributes,
+                        NULL);
+    dnnl_primitive_desc_t hint = NULL;
+    dnnl_status_t result = describe(&hint, engine, LS__DNNL_FORWARD, rx, rw, rbias, ry, strides,
+                                    padding, attributes, NULL);
+    if (result == dnnl_success)
+        result = describe(description, engine, pass, rx, rw, rbias, ry, strides, padding,
+                          attributes, hint);
+    if (hint)
+        dnnl_primitive_desc_destroy(hint);
+    return result;
+}

@@ -25,12 +25,20 @@ dnnl_status_t ls__dnnl_layout_by_strides(ls__dnnl_layout *layout, int dims, cons
 void ls__dnnl_layout_free(ls__dnnl_layout *layout);
 ls__dnnl_layout_ref ls__dnnl_layout_get(const ls__dnnl_layout *layout);
 
-/* A forward convolution of two spatial dimensions, without dilation, padding equal at both ends. bias
- * NULL: none. */
+/* What is computed: y; dx; or dw and the bias's gradient. */
+typedef enum ls__dnnl_pass {
+    LS__DNNL_FORWARD,
+    LS__DNNL_BACKWARD_INPUT,
+    LS__DNNL_BACKWARD_WEIGHTS,
+} ls__dnnl_pass;
+
+/* A convolution of two spatial dimensions, without dilation, padding equal at both ends. bias NULL:
+ * none. Gradients have the layouts of what they are gradients of. */
 dnnl_status_t ls__dnnl_convolution(dnnl_primitive_desc_t *description, dnnl_engine_t engine,
-                                   const ls__dnnl_layout *x, const ls__dnnl_layout *w,
-                                   const ls__dnnl_layout *bias, const ls__dnnl_layout *y,
-                                   const dnnl_dims_t strides, const dnnl_dims_t padding,
+                                   ls__dnnl_pass pass, const ls__dnnl_layout *x,
+                                   const ls__dnnl_layout *w, const ls__dnnl_layout *bias,
+                                   const ls__dnnl_layout *y, const dnnl_dims_t strides,
+                                   const dnnl_dims_t padding,
                                    const_dnnl_primitive_attr_t attributes);
 
 /* The result is added to what is there. */
