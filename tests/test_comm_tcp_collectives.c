@@ -242,6 +242,31 @@ static void check_tree(ls_group *world, float *x, size_t count) {
     }
 }
 
+/* The other reductions make the same sums: to a root, and scattered unevenly. */
+static void check_others(ls_group *world, float *x, size_t count) {
+    int rank = ls_group_rank(world), size = ls_group_size(world), root = (int)count % size;
+    size_t counts[RANKS_MAX] = {0}, first = 0;
+    for (size_t i = 0; i < count; i++)
+        x[i] = rough(rank, i);
+    CHECK_OK(ls_reduce(world, x, x, count, LS_F32, LS_SUM, root));
+    for (size_t i = 0; i < count && rank == root; i = next(i, count)) {
+        float want = tree(0, size, i);
+        CHECK(memcmp(&x[i], &want, sizeof want) == 0);
+    }
+    for (size_t i = 0; i < count; i++)
+        x[i] = rough(rank, i);
+    for (int r = 0; r < size; r++)
+        counts[r] = count / 3 / (size_t)(1 + r);
+    counts[size / 2] = 0;
+    for (int r = 0; r < rank; r++)
+        first += counts[r];
+    CHECK_OK(ls_reduce_scatter_v(world, x, x + first, counts, LS_F32, LS_SUM));
+    for (size_t i = 0; i < counts[rank]; i = next(i, counts[rank])) {
+        float want = tree(0, size, first + i);
+        CHECK(memcmp(&x[first + i], &want, sizeof want) == 0);
+    }
+}
+
 static void check_weighted(ls_group *world, float *x, size_t count) {
     int rank = ls_group_rank(world), size = ls_group_size(world);
     double total = -1, want_total = 0;
@@ -268,6 +293,7 @@ static void floats(int rank, ls_job *job, void *context) {
     for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
         check_tree(world, x, counts[c]);
         h = hash(h, x, counts[c]);
+        check_others(world, x, counts[c]);
         check_weighted(world, x, counts[c]);
         h = hash(h, x, counts[c]);
         for (size_t i = 0; i < counts[c]; i++)

@@ -7,7 +7,8 @@
  *     untouched until the call returns or its work is waited for; send and receive buffers are the
  *     same pointer (in place) or do not overlap;
  *   - a header (group, sequence, operation, dtype, count, root) travels with every operation and a
- *     difference is LS_ERR_MISMATCH on the ranks concerned, naming ranks, value seen and value wanted;
+ *     difference is LS_ERR_MISMATCH on all ranks (of send and recv: on both), naming ranks, value seen
+ *     and value wanted; nobody's buffers have been touched then;
  *   - every wait is bounded by the job's timeout; a rank that died or left is LS_ERR_PEER, named;
  *   - after any error but LS_ERR_ARGUMENT the group is broken: further calls return the first error;
  *   - sums run in the order of one balanced binary tree over ranks: T(a, n) = T(a, m) + T(a + m, n - m)
@@ -47,6 +48,10 @@ LS_API ls_status ls_all_reduce(ls_group *group, const void *send, void *recv, si
  * is rounded to f32 first for all dtypes but F64. */
 LS_API ls_status ls_all_reduce_weighted(ls_group *group, const void *send, void *recv, size_t count,
                                         ls_dtype dtype, double weight, double *total);
+/* As ls_all_reduce, but the result is in recv of rank `root` only. The others' recv is not looked at and
+ * may be NULL. In place: recv == send on the root. */
+LS_API ls_status ls_reduce(ls_group *group, const void *send, void *recv, size_t count,
+                           ls_dtype dtype, ls_op op, int root);
 /* Rank r receives elements [r*count, (r+1)*count) of the reduction of send (size*count elements). In
  * place: recv == (char *)send + rank * count * element size. */
 LS_API ls_status ls_reduce_scatter(ls_group *group, const void *send, void *recv, size_t count,
@@ -55,15 +60,49 @@ LS_API ls_status ls_reduce_scatter(ls_group *group, const void *send, void *recv
  * (char *)recv + rank * count * element size. */
 LS_API ls_status ls_all_gather(ls_group *group, const void *send, void *recv, size_t count,
                                ls_dtype dtype);
+/* As ls_all_gather, but only into recv of rank `root`; the others' may be NULL. */
+LS_API ls_status ls_gather(ls_group *group, const void *send, void *recv, size_t count,
+                           ls_dtype dtype, int root);
+/* Elements [r*count, (r+1)*count) of the root's send (size*count elements; the others' may be NULL) go to
+ * recv of rank r. In place on the root: recv == (char *)send + root * count * element size. */
+LS_API ls_status ls_scatter(ls_group *group, const void *send, void *recv, size_t count,
+                            ls_dtype dtype, int root);
+/* Elements [r*count, (r+1)*count) of send go to rank r, which finds those of rank s in elements
+ * [s*count, (s+1)*count) of its recv. Both buffers hold size*count elements. In place: recv == send. */
+LS_API ls_status ls_all_to_all(ls_group *group, const void *send, void *recv, size_t count,
+                               ls_dtype dtype);
 /* The buffer of rank `root`, 0 .. size - 1, to all. */
 LS_API ls_status ls_broadcast(ls_group *group, void *buffer, size_t count, ls_dtype dtype,
                               int root);
 /* Returns once every rank has called it. */
 LS_API ls_status ls_barrier(ls_group *group);
+
+/* Uneven forms: counts[r] elements, 0 included, are rank r's block, and blocks lie one behind the other
+ * in rank order. `counts` (size) is the same on all ranks (a hash of it is compared), belongs to the caller
+ * and stays as it is until a started operation is waited for. In place: the smaller buffer is its block of
+ * the larger one. */
+LS_API ls_status ls_reduce_scatter_v(ls_group *group, const void *send, void *recv,
+                                     const size_t *counts, ls_dtype dtype, ls_op op);
+LS_API ls_status ls_all_gather_v(ls_group *group, const void *send, void *recv,
+                                 const size_t *counts, ls_dtype dtype);
+LS_API ls_status ls_gather_v(ls_group *group, const void *send, void *recv, const size_t *counts,
+                             ls_dtype dtype, int root);
+LS_API ls_status ls_scatter_v(ls_group *group, const void *send, void *recv, const size_t *counts,
+                              ls_dtype dtype, int root);
+/* Every rank has counts of its own: send_counts[r] elements go to rank r, recv_counts[r] come from it.
+ * What a rank sends and what its receiver expects is compared. There is no in-place form. */
+LS_API ls_status ls_all_to_all_v(ls_group *group, const void *send, const size_t *send_counts,
+                                 void *recv, const size_t *recv_counts, ls_dtype dtype);
+
 /* Point to point, to or from another rank. Both sides give the same count and dtype. send may return
  * before the peer has it. */
 LS_API ls_status ls_send(ls_group *group, const void *buffer, size_t count, ls_dtype dtype, int to);
 LS_API ls_status ls_recv(ls_group *group, void *buffer, size_t count, ls_dtype dtype, int from);
+/* Sends and receives at once, so that ranks in a ring need not take turns. Either half meets a send or recv
+ * of the peer as well as a sendrecv. `to` and `from` may be the same rank; this rank itself only as both, with
+ * equal counts. The buffers do not overlap. */
+LS_API ls_status ls_sendrecv(ls_group *group, const void *send, size_t send_count, int to,
+                             void *recv, size_t recv_count, int from, ls_dtype dtype);
 
 /* Started forms. On success *work must be given to ls_work_wait exactly once. */
 LS_API ls_status ls_all_reduce_start(ls_group *group, const void *send, void *recv, size_t count,
@@ -71,17 +110,40 @@ LS_API ls_status ls_all_reduce_start(ls_group *group, const void *send, void *re
 LS_API ls_status ls_all_reduce_weighted_start(ls_group *group, const void *send, void *recv,
                                               size_t count, ls_dtype dtype, double weight,
                                               double *total, ls_work **work);
+LS_API ls_status ls_reduce_start(ls_group *group, const void *send, void *recv, size_t count,
+                                 ls_dtype dtype, ls_op op, int root, ls_work **work);
 LS_API ls_status ls_reduce_scatter_start(ls_group *group, const void *send, void *recv,
                                          size_t count, ls_dtype dtype, ls_op op, ls_work **work);
 LS_API ls_status ls_all_gather_start(ls_group *group, const void *send, void *recv, size_t count,
                                      ls_dtype dtype, ls_work **work);
+LS_API ls_status ls_gather_start(ls_group *group, const void *send, void *recv, size_t count,
+                                 ls_dtype dtype, int root, ls_work **work);
+LS_API ls_status ls_scatter_start(ls_group *group, const void *send, void *recv, size_t count,
+                                  ls_dtype dtype, int root, ls_work **work);
+LS_API ls_status ls_all_to_all_start(ls_group *group, const void *send, void *recv, size_t count,
+                                     ls_dtype dtype, ls_work **work);
 LS_API ls_status ls_broadcast_start(ls_group *group, void *buffer, size_t count, ls_dtype dtype,
                                     int root, ls_work **work);
 LS_API ls_status ls_barrier_start(ls_group *group, ls_work **work);
+LS_API ls_status ls_reduce_scatter_v_start(ls_group *group, const void *send, void *recv,
+                                           const size_t *counts, ls_dtype dtype, ls_op op,
+                                           ls_work **work);
+LS_API ls_status ls_all_gather_v_start(ls_group *group, const void *send, void *recv,
+                                       const size_t *counts, ls_dtype dtype, ls_work **work);
+LS_API ls_status ls_gather_v_start(ls_group *group, const void *send, void *recv,
+                                   const size_t *counts, ls_dtype dtype, int root, ls_work **work);
+LS_API ls_status ls_scatter_v_start(ls_group *group, const void *send, void *recv,
+                                    const size_t *counts, ls_dtype dtype, int root, ls_work **work);
+LS_API ls_status ls_all_to_all_v_start(ls_group *group, const void *send, const size_t *send_counts,
+                                       void *recv, const size_t *recv_counts, ls_dtype dtype,
+                                       ls_work **work);
 LS_API ls_status ls_send_start(ls_group *group, const void *buffer, size_t count, ls_dtype dtype,
                                int to, ls_work **work);
 LS_API ls_status ls_recv_start(ls_group *group, void *buffer, size_t count, ls_dtype dtype,
                                int from, ls_work **work);
+LS_API ls_status ls_sendrecv_start(ls_group *group, const void *send, size_t send_count, int to,
+                                   void *recv, size_t recv_count, int from, ls_dtype dtype,
+                                   ls_work **work);
 
 /* When an operation ran, in ns of CLOCK_MONOTONIC, and who was last to arrive at it. */
 typedef struct ls_work_times {

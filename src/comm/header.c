@@ -15,6 +15,12 @@ static const char *const kind_names[] = {
     [LS__RECV] = "recv",
     [LS__ALLOC] = "group_alloc",
     [LS__FREE] = "group_free",
+    [LS__REDUCE] = "reduce",
+    [LS__GATHER] = "gather",
+    [LS__SCATTER] = "scatter",
+    [LS__ALL_TO_ALL] = "all_to_all",
+    [LS__ALL_TO_ALL_V] = "all_to_all_v",
+    [LS__SENDRECV] = "sendrecv",
 };
 
 enum { KIND_COUNT = sizeof kind_names / sizeof kind_names[0] };
@@ -32,7 +38,7 @@ const char *ls__op_name(unsigned op) {
 
 ls_status ls__operation_fail(ls_status status, const ls__operation *operation, int rank,
                              const char *format, ...) {
-    char text[1024], peer[32] = "";
+    char text[1024], peer[64] = "";
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
@@ -42,6 +48,8 @@ ls_status ls__operation_fail(ls_status status, const ls__operation *operation, i
         snprintf(peer, sizeof peer, " to rank %d", operation->root);
     else if (header->kind == LS__RECV)
         snprintf(peer, sizeof peer, " from rank %d", operation->root);
+    else if (header->kind == LS__SENDRECV)
+        snprintf(peer, sizeof peer, " to rank %d, from rank %d", operation->root, operation->from);
     return ls__fail(status, "%s #%llu%s of group world on rank %d: %s", ls__kind_name(header->kind),
                     (unsigned long long)header->sequence, peer, rank, text);
 }
@@ -73,6 +81,10 @@ static int compared_kind(const ls__header *header) {
     return header->kind == LS__RECV ? LS__SEND : header->kind;
 }
 
+static const char *count_name(const ls__header *header) {
+    return header->kind == LS__ALLOC ? "bytes" : header->counts ? "sum of counts" : "count";
+}
+
 ls_status ls__header_compare(const ls__header *mine, int my_rank, const ls__header *other,
                              int other_rank) {
     sides s = {.mine = mine, .other = other, .my_rank = my_rank, .other_rank = other_rank};
@@ -92,11 +104,26 @@ ls_status ls__header_compare(const ls__header *mine, int my_rank, const ls__head
         return differ(&s, "dtype", ls_dtype_name(mine->dtype), ls_dtype_name(other->dtype));
     if (mine->op != other->op)
         return differ(&s, "reduction", ls__op_name(mine->op), ls__op_name(other->op));
+    if ((mine->counts != 0) != (other->counts != 0))
+        return differ(&s, "form", mine->counts ? "a count for each rank" : "one count for all",
+                      other->counts ? "a count for each rank" : "one count for all");
     if (mine->count != other->count)
-        return differ_number(&s, mine->kind == LS__ALLOC ? "bytes" : "count", mine->count,
-                             other->count);
+        return differ_number(&s, count_name(mine), mine->count, other->count);
+    if (mine->counts != other->counts)
+        return differ_number(&s, "hash of the counts of all ranks", mine->counts, other->counts);
     if (mine->root != other->root)
-        return differ_number(&s, mine->kind == LS__BROADCAST ? "root" : "receiver", mine->root,
+        return differ_number(&s, compared_kind(mine) == LS__SEND ? "receiver" : "root", mine->root,
                              other->root);
     return LS_OK;
+}
+
+void ls__sendrecv_split(const ls__operation *operation, int rank, ls__operation *send,
+                        ls__operation *recv) {
+    *send = *recv = *operation;
+    send->header.kind = LS__SEND;
+    recv->header.kind = LS__RECV;
+    recv->header.sequence = operation->recv_sequence;
+    recv->header.root = (uint32_t)rank;
+    recv->header.count = recv->count = operation->recv_count;
+    recv->root = operation->from;
 }

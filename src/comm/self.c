@@ -72,8 +72,14 @@ static ls_status run(ls__transport *transport, ls__operation *op) {
     op->times.last_rank = 0;
     switch ((ls__kind)op->header.kind) {
     case LS__ALL_REDUCE:
+    case LS__REDUCE:
     case LS__REDUCE_SCATTER:
     case LS__ALL_GATHER:
+    case LS__GATHER:
+    case LS__SCATTER:
+    case LS__ALL_TO_ALL:
+    case LS__ALL_TO_ALL_V:
+    case LS__SENDRECV:
         all_reduce(op);
         return LS_OK;
     case LS__ALLOC:

@@ -18,6 +18,12 @@ typedef enum ls__kind {
     LS__RECV,
     LS__ALLOC, /* ls_group_alloc and ls_group_free are collectives too: the header check covers them */
     LS__FREE,
+    LS__REDUCE,
+    LS__GATHER,
+    LS__SCATTER,
+    LS__ALL_TO_ALL,
+    LS__ALL_TO_ALL_V,
+    LS__SENDRECV, /* its messages travel as LS__SEND: a send or recv of the peer is the other half */
 } ls__kind;
 
 /* "all_reduce", ...; "?" for no kind */
@@ -34,10 +40,10 @@ typedef struct ls__header {
     uint8_t op;        /* ls_op, with LS__OP_WEIGHTED for ls_all_reduce_weighted */
     uint64_t group;    /* identity of the group, equal on all its ranks */
     uint64_t sequence; /* collectives: 1, 2, ... per group; send/recv: per ordered pair of ranks */
-    uint64_t count;    /* elements */
-    uint32_t root;     /* broadcast: root; send: to */
-    uint32_t reserved;
-    double weight; /* this rank's weight; not compared */
+    uint64_t count;    /* elements; uneven forms: the sum of counts, LS__ALL_TO_ALL_V: 0 */
+    uint32_t root;     /* of one with a root; send: to */
+    uint32_t counts;   /* uneven forms: hash of all counts, never 0; else 0 */
+    double weight;     /* this rank's weight; not compared */
 } ls__header;
 
 enum { LS__HEADER_MAGIC = 0x314b534c /* "LSK1" */, LS__OP_WEIGHTED = 0x80 };
@@ -48,11 +54,18 @@ typedef struct ls__operation {
     ls__header header;
     const void *send; /* layouts as group.h gives them for each kind */
     void *recv;
-    size_t count; /* elements */
+    size_t count; /* elements of a block; uneven forms: of this rank's block */
+    /* (size) uneven forms: elements of every rank's block; LS__ALL_TO_ALL_V: of the blocks of send. NULL:
+     * every block is `count` long. Belongs to the caller, as the buffers do. */
+    const size_t *counts;
+    const size_t *recv_counts; /* (size) LS__ALL_TO_ALL_V: of the blocks of recv */
     ls_dtype dtype;
     ls_op op;
     bool weighted;
-    int root;            /* broadcast: root; send, recv: the peer */
+    int root; /* of one with a root; send, recv: the peer; sendrecv: the one sent to */
+    int from; /* sendrecv, as the two that follow */
+    size_t recv_count;
+    uint64_t recv_sequence;
     double *total;       /* weighted: receives the global weight, may be NULL */
     size_t bytes;        /* LS__ALLOC: bytes per rank */
     void **memory;       /* LS__ALLOC: receives the memory; LS__FREE: *memory is freed */
@@ -100,6 +113,10 @@ ls_status ls__tcp_open(ls__transport **transport, const ls__job_place *place, co
  * the value of each and what to do. Used by all transports, so the words are the same. */
 ls_status ls__header_compare(const ls__header *mine, int my_rank, const ls__header *other,
                              int other_rank);
+
+/* The two halves of a sendrecv on `rank`, as a send and a recv would be described. */
+void ls__sendrecv_split(const ls__operation *operation, int rank, ls__operation *send,
+                        ls__operation *recv);
 
 /* Fails with "all_reduce #17 of group world on rank 0: ..." */
 ls_status ls__operation_fail(ls_status status, const ls__operation *operation, int rank,

@@ -99,7 +99,10 @@ static void number(ls_group *group, ls__operation *operation) {
         header->sequence = ++group->sent[operation->root];
     else if (header->kind == LS__RECV)
         header->sequence = ++group->received[operation->root];
-    else
+    else if (header->kind == LS__SENDRECV) {
+        header->sequence = ++group->sent[operation->root];
+        operation->recv_sequence = ++group->received[operation->from];
+    } else
         header->sequence = ++group->collectives;
 }
 

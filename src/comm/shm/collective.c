@@ -1,5 +1,6 @@
 #include "comm/shm/collective.h"
 
+#include "comm/blocks.h"
 #include "comm/reduce.h"
 #include <string.h>
 
@@ -48,4 +49,20 @@ ls_status ls__shm_meet_buffers(ls__shm *shm, ls__operation *op, size_t send_byte
     ls__shm_notice notice = {.send = ls__shm_locate(shm, op->send, send_bytes),
                              .recv = ls__shm_locate(shm, op->recv, recv_bytes)};
     return ls__shm_meet(shm, op, notice);
+}
+
+size_t ls__shm_blocks_chunk(const ls__shm *shm, const ls__operation *op) {
+    return LS__SHM_HALF_BYTES / ls_dtype_size(op->dtype) / (size_t)shm->base.size;
+}
+
+void ls__shm_stage_blocks(const ls__shm *shm, const ls__operation *op, char *half, size_t i,
+                          size_t n) {
+    const size_t element = ls_dtype_size(op->dtype);
+    for (int r = 0; r < shm->base.size; r++) {
+        const size_t count = ls__block_count(op, r);
+        if (count > i)
+            memcpy(half + (size_t)r * n * element,
+                   (const char *)op->send + (ls__block_first(op, r) + i) * element,
+                   ls__min(n, count - i) * element);
+    }
 }

@@ -29,6 +29,11 @@ double ls__shm_total_weight(const ls__shm *shm, const ls__operation *op);
 size_t ls__shm_share_of(const ls__shm *shm, size_t count, size_t element, int r, size_t *n);
 /* After ls__shm_meet_buffers: whether all ranks' send (and, if wanted, recv) buffers are mapped here. */
 bool ls__shm_all_mapped(const ls__shm *shm, bool recv_too);
+/* Elements [i, i + n) of every block of send into `half`, in places of n elements; n at most
+ * ls__shm_blocks_chunk. */
+void ls__shm_stage_blocks(const ls__shm *shm, const ls__operation *op, char *half, size_t i,
+                          size_t n);
+size_t ls__shm_blocks_chunk(const ls__shm *shm, const ls__operation *op);
 /* ls__shm_meet with the places of both buffers. */
 ls_status ls__shm_meet_buffers(ls__shm *shm, ls__operation *op, size_t send_bytes,
                                size_t recv_bytes);

@@ -132,7 +132,10 @@ typedef struct ls__shm_condition {
     uint32_t target;
     ls__shm_bell *bell;
     int peer; /* the one rank that can make it true; -1: all that have not arrived */
+    const struct ls__shm_condition *or_else; /* this one suffices, too; rings the same bell */
 } ls__shm_condition;
+
+bool ls__shm_reached(const ls__shm_condition *condition);
 
 ls_status ls__shm_wait(ls__shm *shm, const ls__operation *operation,
                        const ls__shm_condition *condition);
@@ -161,14 +164,19 @@ ls__shm_place ls__shm_locate(const ls__shm *shm, const void *buffer, size_t byte
 /* Another rank's place in this process; NULL for region 0. */
 char *ls__shm_reach(const ls__shm *shm, ls__shm_place place);
 
-/* --- all_reduce.c, reduce_scatter.c, gather.c, broadcast.c, mailbox.c --------------------------- */
+/* --- all_reduce.c, reduce.c, reduce_scatter.c, gather.c, broadcast.c, exchange.c, mailbox.c ------- */
 
 ls_status ls__shm_all_reduce(ls__shm *shm, ls__operation *operation);
 ls_status ls__shm_reduce_scatter(ls__shm *shm, ls__operation *operation);
-ls_status ls__shm_all_gather(ls__shm *shm, ls__operation *operation);
+ls_status ls__shm_reduce(ls__shm *shm, ls__operation *operation);
+ls_status ls__shm_gather(ls__shm *shm, ls__operation *operation);
 ls_status ls__shm_broadcast(ls__shm *shm, ls__operation *operation);
+ls_status ls__shm_scatter(ls__shm *shm, ls__operation *operation);
+ls_status ls__shm_all_to_all(ls__shm *shm, ls__operation *operation);
+ls_status ls__shm_all_to_all_v(ls__shm *shm, ls__operation *operation);
 ls__shm_mailbox *ls__shm_mailbox_between(const ls__shm *shm, int from, int to);
 ls_status ls__shm_send(ls__shm *shm, ls__operation *operation);
 ls_status ls__shm_recv(ls__shm *shm, ls__operation *operation);
+ls_status ls__shm_sendrecv(ls__shm *shm, ls__operation *operation);
 
 #endif

@@ -17,8 +17,17 @@ static ls_status run_kind(ls__shm *shm, ls__operation *operation) {
         return ls__shm_all_reduce(shm, operation);
     case LS__REDUCE_SCATTER:
         return ls__shm_reduce_scatter(shm, operation);
+    case LS__REDUCE:
+        return ls__shm_reduce(shm, operation);
     case LS__ALL_GATHER:
-        return ls__shm_all_gather(shm, operation);
+    case LS__GATHER:
+        return ls__shm_gather(shm, operation);
+    case LS__SCATTER:
+        return ls__shm_scatter(shm, operation);
+    case LS__ALL_TO_ALL:
+        return ls__shm_all_to_all(shm, operation);
+    case LS__ALL_TO_ALL_V:
+        return ls__shm_all_to_all_v(shm, operation);
     case LS__BROADCAST:
         return ls__shm_broadcast(shm, operation);
     case LS__BARRIER:
@@ -27,6 +36,8 @@ static ls_status run_kind(ls__shm *shm, ls__operation *operation) {
         return ls__shm_send(shm, operation);
     case LS__RECV:
         return ls__shm_recv(shm, operation);
+    case LS__SENDRECV:
+        return ls__shm_sendrecv(shm, operation);
     case LS__ALLOC:
         return ls__shm_alloc(shm, operation);
     case LS__FREE:

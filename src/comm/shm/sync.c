@@ -13,15 +13,20 @@
 static const uint64_t SLICE_NS = 100000000;
 
 /* Wrap-around comparison: right while the two are less than 2^31 apart. */
-static bool reached(const ls__shm_condition *condition) {
+bool ls__shm_reached(const ls__shm_condition *condition) {
     uint32_t now = atomic_load_explicit(condition->word, memory_order_acquire);
     return (int32_t)(now - condition->target) >= 0;
+}
+
+static bool reached(const ls__shm_condition *condition) {
+    return ls__shm_reached(condition) ||
+           (condition->or_else && ls__shm_reached(condition->or_else));
 }
 
 /* Whether the wait is for rank r. */
 static bool missing(const ls__shm *shm, const ls__shm_condition *condition, int r) {
     if (condition->peer >= 0)
-        return r == condition->peer;
+        return r == condition->peer || (condition->or_else && r == condition->or_else->peer);
     return (int32_t)(atomic_load(&shm->control->slot[r].arrived) - shm->arrivals) < 0;
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 void ls__tcp_begin(ls__tcp *tcp, const ls__operation *op) {
+    tcp->awaited = tcp->base.size - 1;
     for (int rank = 0; rank < tcp->base.size; rank++) {
         ls__tcp_peer *peer = tcp->peer[rank];
         peer->weight = op->header.weight;

@@ -8,14 +8,14 @@
 
 enum { SETTLE_MS = 200 };
 
-static bool is_waiting(const ls__tcp_peer *peer) {
+static bool is_waiting(const ls__tcp *tcp, const ls__tcp_peer *peer) {
     return peer->fd >= 0 &&
-           (ls__tcp_has_out(peer) || (ls__tcp_wants(peer) && peer->expect != LS__TCP_ANY));
+           (ls__tcp_has_out(peer) || (ls__tcp_wants(tcp, peer) && peer->expect != LS__TCP_ANY));
 }
 
 static bool is_missing(const void *context, int rank) {
     const ls__tcp *tcp = context;
-    return is_waiting(tcp->peer[rank]);
+    return is_waiting(tcp, tcp->peer[rank]);
 }
 
 static ls_status timed_out(const ls__tcp *tcp, const ls__operation *operation) {
@@ -25,10 +25,9 @@ static ls_status timed_out(const ls__tcp *tcp, const ls__operation *operation) {
     ls__tcp_rank_list(ranks, sizeof ranks, tcp->base.size, is_missing, tcp);
     for (int rank = 0; rank < tcp->base.size && named < 3; rank++) {
         const ls__tcp_peer *peer = tcp->peer[rank];
-        if (!is_waiting(peer))
+        if (!is_waiting(tcp, peer))
             continue;
-        bool arrived = peer->expect != LS__TCP_EXPECT_BEGIN &&
-                       peer->expect != LS__TCP_EXPECT_WANT &&
+        bool arrived = peer->expect != LS__TCP_EXPECT_BEGIN && !peer->awaits_want &&
                        peer->expect != LS__TCP_EXPECT_MESSAGE;
         used += (size_t)snprintf(details + used, sizeof details - used,
                                  "%srank %d (host %s, pid %lld) %s", named++ ? ", " : "", rank,
@@ -66,7 +65,7 @@ static void judge(verdict *v, ls_status status) {
 
 static void serve(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer *peer, short events,
                   verdict *v) {
-    if (ls__tcp_wants(peer))
+    if (ls__tcp_wants(tcp, peer))
         judge(v, ls__tcp_read_peer(tcp, operation, peer));
     else if ((events & (POLLRDHUP | POLLHUP | POLLERR)) && ls__tcp_has_out(peer))
         judge(v, ls__tcp_last_words(tcp, operation, peer));
@@ -77,7 +76,7 @@ static void serve(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer *peer, sh
 }
 
 /* One visit to every peer that is ready, or to all (polls NULL). */
-static ls_status visit(ls__tcp *tcp, ls__operation *operation, const struct pollfd *polls) {
+static ls_status visit_once(ls__tcp *tcp, ls__operation *operation, const struct pollfd *polls) {
     verdict v = {.status = LS_OK};
     for (int rank = 0; rank < tcp->base.size && !polls; rank++) {
         /* Headers go out before anything is read: a peer must see the difference, too. */
@@ -92,10 +91,17 @@ static ls_status visit(ls__tcp *tcp, ls__operation *operation, const struct poll
     }
     for (int rank = 0; rank < tcp->base.size && v.status != LS_OK; rank++) {
         ls__tcp_peer *peer = tcp->peer[rank];
-        if (peer->fd >= 0 && ls__tcp_wants(peer))
+        if (peer->fd >= 0 && ls__tcp_wants(tcp, peer))
             judge(&v, ls__tcp_read_peer(tcp, operation, peer));
     }
     return v.status == LS_OK ? LS_OK : ls__fail(v.status, "%s", v.text);
+}
+
+/* With the last header here, payload may be read that waited for it, also what is in buffers already. */
+static ls_status visit(ls__tcp *tcp, ls__operation *operation, const struct pollfd *polls) {
+    const bool waited = tcp->arrived < tcp->awaited;
+    LS_TRY(visit_once(tcp, operation, polls));
+    return waited && tcp->arrived >= tcp->awaited ? visit_once(tcp, operation, NULL) : LS_OK;
 }
 
 /* How many peers something is still wanted from or for. */
@@ -104,14 +110,14 @@ static int prepare(ls__tcp *tcp) {
     for (int rank = 0; rank < tcp->base.size; rank++) {
         ls__tcp_peer *peer = tcp->peer[rank];
         int events = 0;
-        if (peer->fd >= 0 && ls__tcp_wants(peer))
+        if (peer->fd >= 0 && ls__tcp_wants(tcp, peer))
             events |= POLLIN | POLLRDHUP;
         if (peer->fd >= 0 && ls__tcp_has_out(peer))
             events |= POLLOUT | POLLRDHUP;
         if (peer->fd >= 0 && events == 0 && !peer->left) /* it may still give up */
             events = POLLIN | POLLRDHUP;
         tcp->polls[rank] = (struct pollfd){.fd = events ? peer->fd : -1, .events = (short)events};
-        count += is_waiting(peer);
+        count += is_waiting(tcp, peer);
     }
     tcp->polls[tcp->base.size] = (struct pollfd){.fd = tcp->wake_fd, .events = POLLIN};
     return count;

@@ -8,14 +8,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool ls__tcp_wants(const ls__tcp_peer *peer) {
+/* Between the header and the last byte of what is received. */
+static bool in_data(const ls__tcp_peer *peer) {
+    return peer->expect == LS__TCP_EXPECT_DATA && (peer->in[0].left > 0 || peer->in[1].left > 0);
+}
+
+bool ls__tcp_wants(const ls__tcp *tcp, const ls__tcp_peer *peer) {
+    if (peer->awaits_want)
+        return true;
     switch (peer->expect) {
     case LS__TCP_NOTHING:
         return false;
     case LS__TCP_ANY:
         return !peer->left && ls__tcp_has_out(peer);
     case LS__TCP_EXPECT_DATA:
-        return peer->in[0].left > 0 || peer->in[1].left > 0;
+        return in_data(peer) && tcp->arrived >= tcp->awaited;
     default:
         return true;
     }
@@ -57,9 +64,15 @@ static void refuse(ls__tcp_peer *peer, const ls__header *mine, const ls__header 
 
 ls_status ls__tcp_compare(ls__tcp *tcp, const ls__operation *operation, ls__tcp_peer *peer,
                           const ls__header *theirs) {
-    ls_status status = ls__header_compare(&operation->header, tcp->base.rank, theirs, peer->rank);
+    ls__header mine = operation->header;
+    if (mine.kind == LS__SENDRECV && theirs->kind == LS__SEND) {
+        ls__operation send, recv;
+        ls__sendrecv_split(operation, tcp->base.rank, &send, &recv);
+        mine = recv.header;
+    }
+    ls_status status = ls__header_compare(&mine, tcp->base.rank, theirs, peer->rank);
     if (status != LS_OK && peer->fd >= 0)
-        refuse(peer, &operation->header, theirs);
+        refuse(peer, &mine, theirs);
     return status;
 }
 
@@ -113,6 +126,7 @@ static ls_status take_early(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer
                         peer->rank);
     ls__tcp_take(peer, &message->header, sizeof message->header);
     message->bytes = bytes;
+    message->offered = false;
     peer->fill = (ls__tcp_lane){.at = message->data, .left = bytes};
     peer->filling = message;
     return LS_OK;
@@ -133,7 +147,7 @@ static ls_status take_begin(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer
         peer->left = true;
         return LS_OK;
     }
-    if (peer->expect == LS__TCP_EXPECT_DATA)
+    if (in_data(peer))
         return garbled(tcp, operation, peer);
     ls__tcp_take(peer, &theirs, sizeof theirs);
     LS_TRY(ls__tcp_compare(tcp, operation, peer, &theirs));
@@ -147,7 +161,7 @@ static ls_status take_begin(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer
 
 static ls_status take_send(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer *peer) {
     ls__header theirs;
-    if (peer->expect == LS__TCP_EXPECT_DATA)
+    if (in_data(peer))
         return garbled(tcp, operation, peer);
     if (peer->expect != LS__TCP_EXPECT_MESSAGE)
         return take_early(tcp, operation, peer);
@@ -162,38 +176,60 @@ static ls_status take_send(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer 
     return LS_OK;
 }
 
+void ls__tcp_accept(ls__tcp_peer *peer, const ls__header *offer) {
+    peer->owes_want = true;
+    peer->owed_sequence = offer->sequence;
+    peer->expect = LS__TCP_EXPECT_DATA;
+}
+
+/* This rank sends to the peer and the peer to this rank, but receives at the same time: its offer can wait. */
+static ls_status keep_offer(const ls__tcp *tcp, const ls__operation *operation, ls__tcp_peer *peer,
+                            const ls__header *theirs) {
+    if (peer->inbox_bytes + sizeof(ls__tcp_message) > LS__TCP_INBOX_BYTES)
+        return garbled(tcp, operation, peer);
+    ls__tcp_message *message = calloc(1, sizeof *message);
+    if (!message)
+        return ls__fail(LS_ERR_MEMORY, "no memory for an offer of rank %d", peer->rank);
+    message->header = *theirs;
+    message->offered = true;
+    ls__tcp_inbox_push(peer, message);
+    return LS_OK;
+}
+
 static ls_status take_offer(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer *peer) {
     ls__header theirs;
     if (peer->expect == LS__TCP_ANY) {
         peer->left = true;
         return LS_OK;
     }
-    if (peer->expect == LS__TCP_EXPECT_DATA)
+    if (in_data(peer))
         return garbled(tcp, operation, peer);
+    const bool can_wait = peer->frame.type == LS__TCP_OFFER_BOTH;
     ls__tcp_take(peer, &theirs, sizeof theirs);
-    if (peer->expect == LS__TCP_EXPECT_WANT)
+    if (peer->awaits_want && peer->expect != LS__TCP_EXPECT_MESSAGE && can_wait)
+        return keep_offer(tcp, operation, peer, &theirs);
+    if (peer->awaits_want && peer->expect != LS__TCP_EXPECT_MESSAGE)
         return peer_error(tcp, operation, peer, LS_ERR_MISMATCH,
                           "sends to this rank, which sends to it: with more than 64 KiB one of "
-                          "them must call ls_recv first");
+                          "them must call ls_recv first, or both ls_sendrecv");
     LS_TRY(ls__tcp_compare(tcp, operation, peer, &theirs));
     if (peer->expect != LS__TCP_EXPECT_MESSAGE)
         return garbled(tcp, operation, peer);
-    ls__tcp_queue(peer, LS__TCP_WANT, &theirs.sequence, sizeof theirs.sequence, NULL, 0);
-    peer->expect = LS__TCP_EXPECT_DATA;
+    ls__tcp_accept(peer, &theirs);
     arrive(tcp, operation, peer, 1);
     return LS_OK;
 }
 
 static ls_status take_want(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer *peer) {
     uint64_t sequence;
-    if (peer->expect != LS__TCP_EXPECT_WANT)
+    if (!peer->awaits_want)
         return garbled(tcp, operation, peer);
     ls__tcp_take(peer, &sequence, sizeof sequence);
     if (sequence != operation->header.sequence)
         return garbled(tcp, operation, peer);
     peer->out[0] = (ls__tcp_lane){.at = (char *)operation->send,
                                   .left = operation->count * ls_dtype_size(operation->dtype)};
-    peer->expect = LS__TCP_NOTHING;
+    peer->awaits_want = false;
     arrive(tcp, operation, peer, 1);
     return LS_OK;
 }
@@ -227,6 +263,7 @@ static ls_status take_frame(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer
     case LS__TCP_SEND:
         return take_send(tcp, operation, peer);
     case LS__TCP_OFFER:
+    case LS__TCP_OFFER_BOTH:
         return take_offer(tcp, operation, peer);
     case LS__TCP_WANT:
         return take_want(tcp, operation, peer);
@@ -258,7 +295,7 @@ static size_t fixed_bytes(const ls__tcp_frame *frame) {
 
 ls_status ls__tcp_read_peer(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer *peer) {
     ls_status status = LS_OK;
-    while (status == LS_OK && ls__tcp_wants(peer)) {
+    while (status == LS_OK && ls__tcp_wants(tcp, peer)) {
         int got = peer->filling ? 1 : ls__tcp_peek(peer);
         if (got == 2)
             return garbled(tcp, operation, peer);

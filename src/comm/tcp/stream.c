@@ -48,6 +48,7 @@ static bool is_valid(const ls__tcp_frame *frame) {
     switch (frame->type) {
     case LS__TCP_BEGIN:
     case LS__TCP_OFFER:
+    case LS__TCP_OFFER_BOTH:
         return frame->bytes == sizeof(ls__header);
     case LS__TCP_DATA:
         return frame->bytes > 0 && frame->bytes <= LS__TCP_FRAME_BYTES;
@@ -128,11 +129,20 @@ void ls__tcp_queue(ls__tcp_peer *peer, uint32_t type, const void *data, size_t b
 
 bool ls__tcp_has_out(const ls__tcp_peer *peer) {
     return peer->head_at < peer->head_bytes || peer->body.left > 0 || peer->out[0].left > 0 ||
-           peer->out[1].left > 0;
+           peer->out[1].left > 0 || peer->owes_want;
 }
 
-/* Puts the next piece of a lane behind what the head holds. */
+/* Puts an answer, or the next piece of a lane, behind what the head holds. */
 static void next_frame(ls__tcp_peer *peer) {
+    const size_t room = sizeof peer->head - peer->head_bytes;
+    if (peer->owes_want && room >= sizeof(ls__tcp_frame) + sizeof peer->owed_sequence) {
+        ls__tcp_queue(peer, LS__TCP_WANT, &peer->owed_sequence, sizeof peer->owed_sequence, NULL,
+                      0);
+        peer->owes_want = false;
+        return;
+    }
+    if (peer->head_at > 0 || room < sizeof(ls__tcp_frame))
+        return;
     ls__tcp_lane *lane = peer->out[0].left > 0 ? &peer->out[0] : &peer->out[1];
     if (lane->left == 0)
         return;
@@ -147,8 +157,7 @@ int ls__tcp_flush(ls__tcp_peer *peer) {
         if (peer->head_at == peer->head_bytes)
             peer->head_at = peer->head_bytes = 0;
         /* A first DATA frame travels together with the operation's header. */
-        if (peer->body.left == 0 && peer->head_at == 0 &&
-            peer->head_bytes + sizeof(ls__tcp_frame) <= sizeof peer->head)
+        if (peer->body.left == 0)
             next_frame(peer);
         struct iovec parts[2] = {
             {.iov_base = peer->head + peer->head_at, .iov_len = peer->head_bytes - peer->head_at},
@@ -175,5 +184,6 @@ bool ls__tcp_at_boundary(ls__tcp_peer *peer) {
         peer->body.left = 0;
     }
     peer->out[0].left = peer->out[1].left = 0;
+    peer->owes_want = false;
     return peer->head_at == peer->head_bytes && peer->body.left == 0;
 }

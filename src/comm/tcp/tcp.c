@@ -17,8 +17,17 @@ static ls_status dispatch(ls__tcp *tcp, ls__operation *operation) {
         return ls__tcp_all_reduce(tcp, operation);
     case LS__REDUCE_SCATTER:
         return ls__tcp_reduce_scatter(tcp, operation);
+    case LS__REDUCE:
+        return ls__tcp_all_reduce(tcp, operation);
     case LS__ALL_GATHER:
-        return ls__tcp_all_gather(tcp, operation);
+    case LS__GATHER:
+        return ls__tcp_gather(tcp, operation);
+    case LS__SCATTER:
+        return ls__tcp_scatter(tcp, operation);
+    case LS__ALL_TO_ALL:
+        return ls__tcp_all_to_all(tcp, operation);
+    case LS__ALL_TO_ALL_V:
+        return ls__tcp_all_to_all_v(tcp, operation);
     case LS__BROADCAST:
         return ls__tcp_broadcast(tcp, operation);
     case LS__BARRIER:
@@ -27,6 +36,8 @@ static ls_status dispatch(ls__tcp *tcp, ls__operation *operation) {
         return ls__tcp_send(tcp, operation);
     case LS__RECV:
         return ls__tcp_recv(tcp, operation);
+    case LS__SENDRECV:
+        return ls__tcp_sendrecv(tcp, operation);
     case LS__ALLOC:
         return ls__tcp_alloc(tcp, operation);
     case LS__FREE:
@@ -48,7 +59,7 @@ static void reset_peers(ls__tcp *tcp) {
     for (int rank = 0; rank < tcp->base.size; rank++) {
         ls__tcp_peer *peer = tcp->peer[rank];
         peer->expect = LS__TCP_NOTHING;
-        peer->left = false;
+        peer->left = peer->awaits_want = peer->owes_want = false;
         peer->in[0] = peer->in[1] = peer->out[0] = peer->out[1] = (ls__tcp_lane){0};
     }
 }
@@ -67,7 +78,7 @@ static ls_status run(ls__transport *transport, ls__operation *operation) {
     ls__tcp *tcp = (ls__tcp *)transport;
     pthread_mutex_lock(&tcp->lock);
     tcp->started_ns = ls__now_ns();
-    tcp->arrived = 0;
+    tcp->arrived = tcp->awaited = 0;
     tcp->has_waited = false;
     operation->times.last_rank = tcp->base.size == 1 ? 0 : -1;
     reset_peers(tcp);

@@ -202,6 +202,7 @@ enum {
     LS__TCP_WANT,               /* ... this answer of its recv */
     LS__TCP_REFUSE,             /* ls__header of the one who refuses, and the one refused */
     LS__TCP_GOODBYE,            /* the last frame: a byte of ls_status, text and its NUL */
+    LS__TCP_OFFER_BOTH,         /* OFFER of a sendrecv, which receives meanwhile: it may wait */
 };
 
 typedef struct ls__tcp_frame {
@@ -216,6 +217,7 @@ typedef struct ls__tcp_lane {
 typedef struct ls__tcp_message {
     struct ls__tcp_message *next;
     ls__header header;
+    bool offered; /* a large one that came early: its payload is still to be asked for */
     size_t bytes;
     char data[];
 } ls__tcp_message;
@@ -226,7 +228,6 @@ typedef enum ls__tcp_expect {
     LS__TCP_ANY,            /* nothing, but early sends may be taken in */
     LS__TCP_EXPECT_BEGIN,   /* the header of this collective, then the lanes */
     LS__TCP_EXPECT_DATA,    /* the lanes */
-    LS__TCP_EXPECT_WANT,    /* the answer to this rank's OFFER */
     LS__TCP_EXPECT_MESSAGE, /* SEND or OFFER */
 } ls__tcp_expect;
 
@@ -239,7 +240,8 @@ typedef struct ls__tcp_peer {
 
     /* incoming */
     ls__tcp_expect expect;
-    bool left; /* what comes next is for a later operation: not looked at in this one */
+    bool awaits_want; /* and the answer to this rank's OFFER */
+    bool left;        /* what comes next is for a later operation: not looked at in this one */
     bool frame_open;
     ls__tcp_frame frame;
     size_t frame_left; /* bytes of its body not yet taken */
@@ -255,6 +257,8 @@ typedef struct ls__tcp_peer {
     unsigned char head[192];
     size_t head_at, head_bytes;
     ls__tcp_lane body;
+    bool owes_want; /* the answer to an OFFER goes out when no other frame is in its middle */
+    uint64_t owed_sequence;
     ls__tcp_lane out[2];
 } ls__tcp_peer;
 
@@ -297,7 +301,9 @@ typedef struct ls__tcp {
 
     uint64_t started_ns; /* this operation */
     int arrived;         /* headers of it received */
-    bool has_waited;     /* this operation has slept at least once */
+    int awaited;     /* headers without which no payload is read: nobody's data are touched before
+                            all agree on the operation */
+    bool has_waited; /* this operation has slept at least once */
 
     pthread_mutex_t lock; /* held by run, close and the sending part of abort */
     int wake_fd;          /* eventfd: abort wakes run */
@@ -311,11 +317,13 @@ typedef struct ls__tcp {
 ls_status ls__tcp_drive(ls__tcp *tcp, ls__operation *operation);
 /* frames.c: reads what `peer` has for this operation; stops when nothing more is wanted or there. */
 ls_status ls__tcp_read_peer(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer *peer);
-bool ls__tcp_wants(const ls__tcp_peer *peer);
+bool ls__tcp_wants(const ls__tcp *tcp, const ls__tcp_peer *peer);
 /* Nothing is wanted from `peer` any more, but it has something: does it give up? */
 ls_status ls__tcp_watch(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer *peer);
 /* `peer` takes no more data: why? Its last frames may tell. Always an error. */
 ls_status ls__tcp_last_words(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer *peer);
+/* Asks for the payload of an offer that is the message awaited. */
+void ls__tcp_accept(ls__tcp_peer *peer, const ls__header *offer);
 /* Takes the oldest early send out of the inbox; the caller frees it. NULL: none. */
 ls__tcp_message *ls__tcp_inbox_pop(ls__tcp_peer *peer);
 void ls__tcp_inbox_push(ls__tcp_peer *peer, ls__tcp_message *message);
@@ -333,14 +341,18 @@ ls__tcp_lane ls__tcp_lane_of(const void *base, size_t offset, size_t bytes);
 /* After all headers are here: `to` = the reduction of tcp->sources, every rank's part of it. */
 void ls__tcp_reduce(ls__tcp *tcp, const ls__operation *operation, void *to, size_t elements);
 
-ls_status ls__tcp_all_reduce(ls__tcp *tcp, ls__operation *operation);
+ls_status ls__tcp_all_reduce(ls__tcp *tcp, ls__operation *operation); /* and reduce */
 ls_status ls__tcp_reduce_scatter(ls__tcp *tcp, ls__operation *operation);
-ls_status ls__tcp_all_gather(ls__tcp *tcp, ls__operation *operation);
+ls_status ls__tcp_gather(ls__tcp *tcp, ls__operation *operation); /* and all_gather */
+ls_status ls__tcp_scatter(ls__tcp *tcp, ls__operation *operation);
+ls_status ls__tcp_all_to_all(ls__tcp *tcp, ls__operation *operation);
+ls_status ls__tcp_all_to_all_v(ls__tcp *tcp, ls__operation *operation);
 ls_status ls__tcp_broadcast(ls__tcp *tcp, ls__operation *operation);
 ls_status ls__tcp_barrier(ls__tcp *tcp, ls__operation *operation);
 ls_status ls__tcp_alloc(ls__tcp *tcp, ls__operation *operation);
 ls_status ls__tcp_free(ls__tcp *tcp, ls__operation *operation);
 ls_status ls__tcp_send(ls__tcp *tcp, ls__operation *operation);
 ls_status ls__tcp_recv(ls__tcp *tcp, ls__operation *operation);
+ls_status ls__tcp_sendrecv(ls__tcp *tcp, ls__operation *operation);
 
 #endif
