@@ -16,7 +16,8 @@ static void check_sgd(fixture *f, size_t count, ls__sgd o) {
         float *g = uniform(f, count, -2, 2);
         o.first = step == 0;
         for (size_t j = 0; j < count; j++) {
-            double d = (double)g[j] * (double)o.grad_scale + (double)o.weight_decay * want[j];
+            double d = (double)g[j] * (double)(o.grad_factor * o.grad_scale) +
+                       (double)o.weight_decay * want[j];
             buffer[j] = o.first ? d : (double)o.momentum * buffer[j] + d;
             if (o.nesterov)
                 d += (double)o.momentum * buffer[j];
@@ -39,15 +40,21 @@ static void check_sgd(fixture *f, size_t count, ls__sgd o) {
 
 static void test_sgd(void **state) {
     for (size_t i = 0; i < sizeof COUNTS / sizeof *COUNTS; i++) {
-        check_sgd(*state, COUNTS[i], (ls__sgd){.rate = 0.1F, .grad_scale = 1});
-        check_sgd(*state, COUNTS[i],
-                  (ls__sgd){.rate = 0.1F, .weight_decay = 0.3F, .grad_scale = 0.5F});
-        check_sgd(*state, COUNTS[i],
-                  (ls__sgd){.rate = 0.1F, .momentum = 0.9F, .weight_decay = 0.3F, .grad_scale = 1});
+        check_sgd(*state, COUNTS[i], (ls__sgd){.rate = 0.1F, .grad_factor = 1, .grad_scale = 1});
+        check_sgd(
+            *state, COUNTS[i],
+            (ls__sgd){.rate = 0.1F, .weight_decay = 0.3F, .grad_factor = 1, .grad_scale = 0.5F});
         check_sgd(*state, COUNTS[i],
                   (ls__sgd){.rate = 0.1F,
                             .momentum = 0.9F,
                             .weight_decay = 0.3F,
+                            .grad_factor = 0.5F,
+                            .grad_scale = 1});
+        check_sgd(*state, COUNTS[i],
+                  (ls__sgd){.rate = 0.1F,
+                            .momentum = 0.9F,
+                            .weight_decay = 0.3F,
+                            .grad_factor = 0.25F,
                             .grad_scale = 2,
                             .nesterov = true});
     }
@@ -59,6 +66,7 @@ static void check_adam(fixture *f, size_t count, bool decoupled, float weight_de
                   .beta2 = 0.99F,
                   .epsilon = 1e-6F,
                   .weight_decay = weight_decay,
+                  .grad_factor = 2,
                   .grad_scale = 0.5F,
                   .decoupled = decoupled};
     float *start = uniform(f, count, -1, 1), *w[2], *m[2], *v[2];
@@ -75,7 +83,7 @@ static void check_adam(fixture *f, size_t count, bool decoupled, float weight_de
         o.correction1 = (float)c1;
         o.correction2 = (float)c2;
         for (size_t j = 0; j < count; j++) {
-            double d = (double)g[j] * (double)o.grad_scale;
+            double d = (double)g[j] * (double)(o.grad_factor * o.grad_scale);
             if (decoupled)
                 want[j] *= 1 - rate * (double)o.weight_decay;
             else
@@ -111,6 +119,7 @@ static void test_adam_zero_gradient(void **state) {
                   .beta1 = 0.9F,
                   .beta2 = 0.99F,
                   .epsilon = 1e-8F,
+                  .grad_factor = 1,
                   .grad_scale = 1,
                   .correction1 = 0.1F,
                   .correction2 = 0.01F};
@@ -121,11 +130,72 @@ static void test_adam_zero_gradient(void **state) {
         assert_true(w[i] == 3);
 }
 
+/* A factor that is passed to a kernel gives the bits of gradients that were multiplied before: so a sum
+ * may stay a sum until the optimizer reads it. */
+static void test_factor(void **state) {
+    fixture *f = *state;
+    enum { COUNT = 4099 };
+    const float factor = 1.0F / 3, scale = 0.7F;
+    float *sum = uniform(f, COUNT, -2, 2), *mean = array(f, COUNT * sizeof *mean);
+    for (size_t i = 0; i < COUNT; i++)
+        mean[i] = sum[i] * factor;
+    float *start = uniform(f, COUNT, -1, 1), *w[2], *a[2], *b[2];
+    double norm[2];
+    for (int i = 0; i < 2; i++) {
+        ls_device *device = i ? f->two : f->one;
+        const float *g = i ? mean : sum, this_factor = i ? 1 : factor;
+        ls__sgd sgd = {.rate = 0.1F, .momentum = 0.9F, .weight_decay = 0.1F};
+        ls__adam adam = {.rate = 0.1F, .beta1 = 0.9F, .beta2 = 0.99F, .epsilon = 1e-8F};
+        sgd.grad_factor = adam.grad_factor = this_factor;
+        sgd.grad_scale = adam.grad_scale = scale;
+        adam.correction1 = 0.1F;
+        adam.correction2 = 0.01F;
+        w[i] = copy_of(f, start, COUNT);
+        a[i] = filled(f, COUNT, 0.5F);
+        b[i] = filled(f, COUNT, 0.25F);
+        assert_int_equal(device->table->sgd(device, COUNT, &sgd, w[i], g, a[i]), LS_OK);
+        assert_int_equal(device->table->adam(device, COUNT, &adam, w[i], g, a[i], b[i]), LS_OK);
+        device->table->sum_of_squares(device, COUNT, this_factor, g, &norm[i]);
+    }
+    expect_equal_bits(w[0], w[1], COUNT * sizeof(float), "weights, factor");
+    expect_equal_bits(a[0], a[1], COUNT * sizeof(float), "first moment, factor");
+    expect_equal_bits(b[0], b[1], COUNT * sizeof(float), "second moment, factor");
+    expect_equal_bits(&norm[0], &norm[1], sizeof *norm, "norm, factor");
+}
+
+static void test_sum_of_squares(void **state) {
+    fixture *f = *state;
+    static const size_t counts[] = {0, 1, 7, 17, 4095, 4096, 4097, 100003};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        float *x = uniform(f, counts[i], -1, 1);
+        double want = 0, sums[2];
+        for (size_t j = 0; j < counts[i]; j++)
+            want += (double)x[j] * (double)x[j];
+        for (int k = 0; k < 2; k++) {
+            ls_device *device = k ? f->two : f->one;
+            assert_int_equal(device->table->sum_of_squares(device, counts[i], 2, x, &sums[k]),
+                             LS_OK);
+            assert_true(fabs(sums[k] - 4 * want) <= 1e-12 * want);
+        }
+        expect_equal_bits(&sums[0], &sums[1], sizeof *sums, "sum_of_squares, threads");
+    }
+    float large[] = {1e30F, INFINITY}, nan = NAN;
+    double sum;
+    f->one->table->sum_of_squares(f->one, 1, 1, large, &sum);
+    assert_true(sum > 0.99e60 && sum < 1.01e60);
+    f->one->table->sum_of_squares(f->one, 2, 1, large, &sum);
+    assert_true(isinf(sum));
+    f->one->table->sum_of_squares(f->one, 1, 1, &nan, &sum);
+    assert_true(isnan(sum));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         kernel_test(test_sgd),
         kernel_test(test_adam),
         kernel_test(test_adam_zero_gradient),
+        kernel_test(test_factor),
+        kernel_test(test_sum_of_squares),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,7 +28,8 @@ static void body(int rank, ls_job *job, void *context) {
     ls_reducer_param params[PARAMS];
     for (size_t i = 0; i < PARAMS; i++)
         params[i] = (ls_reducer_param){"p", LS_F32, shape, 1, false};
-    const ls_reducer_options options = {4096, 4096, f->progress};
+    const ls_reducer_options options = {
+        .first_bucket_bytes = 4096, .bucket_bytes = 4096, .progress = f->progress};
     ls_reducer *r;
     CHECK(ls_reducer_create(&r, ls_job_world(job), params, PARAMS, &options) == LS_OK);
     CHECK(ls_reducer_begin(r, 1) == LS_OK);

@@ -167,7 +167,7 @@ static void fill(ls_group *group, ls_reducer *r, const ls_reducer_param *params,
 }
 
 static void compare(ls_group *group, ls_reducer *r, const ls_reducer_param *params, unsigned step,
-                    double total) {
+                    double total, double scale) {
     int size = ls_group_size(group);
     for (size_t i = 0; i < COUNT; i++) {
         if (params[i].frozen) {
@@ -182,14 +182,16 @@ static void compare(ls_group *group, ls_reducer *r, const ls_reducer_param *para
         ls_dtype dtype = params[i].dtype;
         for (size_t e = 0; e < params[i].shape[0] * params[i].shape[1]; e++) {
             double value[MAX_WORLD] = {0};
-            char want[8];
+            char want[8], got[8];
             for (int rank = 0; rank < size; rank++)
                 value[rank] = uses(step, rank, i) ? gradient_of(step, rank, i, e, dtype) : 0;
             store(want, dtype, 0, scaled(tree(value, size, dtype), total, dtype));
             size_t bytes = ls_dtype_size(dtype);
+            double found = load(gradient, dtype, e);
+            store(got, dtype, 0, scale == 1 ? found : scaled(found, 1 / scale, dtype));
             /* -0 and 0 are both zero */
-            CHECK(memcmp(want, gradient + e * bytes, bytes) == 0 ||
-                  (load(want, dtype, 0) == 0 && load(gradient, dtype, e) == 0));
+            CHECK(memcmp(want, got, bytes) == 0 ||
+                  (load(want, dtype, 0) == 0 && load(got, dtype, 0) == 0));
         }
     }
 }
@@ -220,7 +222,9 @@ static void body(int rank, ls_job *job, void *context) {
         CHECK(ls_reducer_wait(r, &report) == LS_OK);
         CHECK(report.weight == total);
         CHECK(ls_reducer_reduced(r));
-        compare(group, r, params, step, total);
+        bool left = s->options.leave_sums && ls_group_size(group) == 1 && total > 0;
+        CHECK(report.scale == (left ? 1 / total : 1));
+        compare(group, r, params, step, total, report.scale);
     }
     ls_reducer_destroy(r);
 }
@@ -257,6 +261,12 @@ static void test_odd_buckets_all_dtypes(void **state) {
         (setting){.options = {.first_bucket_bytes = 1000, .bucket_bytes = 5000}, .mixed = true});
 }
 
+static void test_sums_left(void **state) {
+    (void)state;
+    run_all_worlds((setting){.options = {.first_bucket_bytes = 512, .leave_sums = true}});
+    run_all_worlds((setting){.options.leave_sums = true, .no_weight = true});
+}
+
 static void test_all_weights_zero(void **state) {
     (void)state;
     run_all_worlds((setting){.mixed = true, .no_weight = true});
@@ -286,6 +296,7 @@ int main(void) {
         cmocka_unit_test(test_tiny_buckets),
         cmocka_unit_test(test_small_buckets_all_dtypes),
         cmocka_unit_test(test_odd_buckets_all_dtypes),
+        cmocka_unit_test(test_sums_left),
         cmocka_unit_test(test_all_weights_zero),
         cmocka_unit_test(test_marks_survive_huge_weights),
         cmocka_unit_test(test_marks_survive_tiny_weights),

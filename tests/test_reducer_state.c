@@ -181,13 +181,17 @@ static void test_wrong_orders(void **state) {
 static void test_report(void **state) {
     (void)state;
     for (int progress = 0; progress < 2; progress++)
-        run(report_body, &(ls_reducer_options){256, 256, (ls_progress)progress});
+        run(report_body, &(ls_reducer_options){.first_bucket_bytes = 256,
+                                               .bucket_bytes = 256,
+                                               .progress = (ls_progress)progress});
 }
 
 static void test_reduces_while_gradients_are_missing(void **state) {
     (void)state;
     for (int progress = 0; progress < 2; progress++)
-        run(overlap_body, &(ls_reducer_options){256, 256, (ls_progress)progress});
+        run(overlap_body, &(ls_reducer_options){.first_bucket_bytes = 256,
+                                                .bucket_bytes = 256,
+                                                .progress = (ls_progress)progress});
 }
 
 static void test_nothing_trainable(void **state) {

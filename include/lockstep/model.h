@@ -23,7 +23,8 @@ LS_API const char *ls_parameter_name(const ls_parameter *parameter);
 LS_API ls_role ls_parameter_role(const ls_parameter *parameter);
 /* The value as a tensor that any step may use. Owned by the parameter. */
 LS_API ls_tensor *ls_parameter_value(ls_parameter *parameter);
-/* The gradient's storage, f32, as many elements as the value. NULL before there is one. */
+/* The gradient's storage, f32, as many elements as the value. NULL before there is one. Ask again after
+ * each ls_ddp_wait: a division by the job's weight that only the optimizer needed is made up for here. */
 LS_API float *ls_parameter_gradient(ls_parameter *parameter);
 
 /* Builds a model from a spec and initialises it from `seed` (equal on all ranks):

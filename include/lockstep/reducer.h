@@ -50,6 +50,10 @@ typedef struct ls_reducer_options {
     size_t first_bucket_bytes; /* default 1 MiB; at least 64, equal on all ranks */
     size_t bucket_bytes;       /* default 25 MiB; likewise */
     ls_progress progress;      /* default LS_PROGRESS_THREAD */
+    /* In a world of one there is nothing to reduce, and dividing by the weight would be a pass over all
+     * gradients for its own sake. true: there they stay the sums that they are, and the report's
+     * `scale` is what whoever reads them next has to multiply by. Changes nothing in larger worlds. */
+    bool leave_sums;
 } ls_reducer_options;
 
 /* Collective. Compares the fingerprint of the ordered list (name, shape, dtype, frozen) on all ranks;
@@ -90,6 +94,9 @@ typedef struct ls_reducer_bucket {
 /* About one step; arrays belong to the reducer and are valid until the next ls_reducer_begin. */
 typedef struct ls_reducer_report {
     double weight; /* the global weight */
+    double
+        scale; /* 1; with leave_sums in a world of one 1 / weight: f32 gradients times (float)scale
+                      are what they would have been, to the bit */
     const ls_reducer_bucket *buckets;
     size_t bucket_count;
     size_t unused;    /* parameters that no rank used in this step */

@@ -88,6 +88,16 @@ static ls_status ensure_storage(ls_device *device, ls_parameter *parameter) {
     return LS_OK;
 }
 
+ls_status ls__parameter_settle_gradient(ls_parameter *parameter) {
+    float factor = parameter->gradient_factor;
+    parameter->gradient_factor = 1;
+    if (factor == 1 || !parameter->gradient)
+        return LS_OK;
+    return parameter->device->table->affine(parameter->device, LS_F32, parameter->value.count,
+                                            factor, 0, parameter->gradient, parameter->gradient,
+                                            false);
+}
+
 /* --- recording --- */
 
 bool ls__tape_wants(const ls_step *step, ls_tensor *const *inputs, size_t count) {
@@ -385,7 +395,8 @@ ls_tensor *ls_tensor_grad(ls_tensor *tensor) {
     if (!tensor || !tensor->parameter)
         return tensor ? tensor->grad : NULL;
     ls_parameter *parameter = tensor->parameter;
-    if (parameter->role != LS_WEIGHT || !parameter->present)
+    if (parameter->role != LS_WEIGHT || !parameter->present ||
+        ls__parameter_settle_gradient(parameter) != LS_OK)
         return NULL;
     parameter->gradient_view = parameter->value;
     parameter->gradient_view.parameter = NULL;

@@ -12,20 +12,26 @@ struct ls_parameter {
      * where there is none, the optimizer by these */
     size_t samples;
     ls_role role;
-    size_t index;       /* in its model's list */
-    bool decay;         /* takes part in weight decay: two or more dimensions */
-    ls_tensor value;    /* value.data is device memory the parameter owns */
-    float *gradient;    /* where backward (statistics: forward) writes; moved by whoever reduces.
+    size_t index;    /* in its model's list */
+    bool decay;      /* takes part in weight decay: two or more dimensions */
+    ls_tensor value; /* value.data is device memory the parameter owns */
+    float *gradient; /* where backward (statistics: forward) writes; moved by whoever reduces.
                            NULL: backward takes device memory for it when it has one to write */
-    bool owns_gradient; /* freed with the parameter */
-    bool managed;       /* a ddp reduces it: the optimizer insists on `reduced` */
-    bool reduced;       /* the gradient is the job's average for the current step */
-    bool present;       /* the gradient was written since the optimizer's last step; managed: on any
+    float
+        gradient_factor; /* what the gradient is still to be multiplied by: 1, or 1 / weight of a sum
+                              that a world of one left as it is */
+    bool owns_gradient;  /* freed with the parameter */
+    bool managed;        /* a ddp reduces it: the optimizer insists on `reduced` */
+    bool reduced;        /* the gradient is the job's average for the current step */
+    bool present; /* the gradient was written since the optimizer's last step; managed: on any
                            rank. Without it the optimizer leaves the weight alone */
 
     size_t slot; /* where the tape that used it last keeps its counts. A hint: any number will do */
     ls_tensor gradient_view; /* what ls_tensor_grad(value) returns */
 };
+
+/* Multiplies the gradient by its factor: before others than the optimizer read it. */
+ls_status ls__parameter_settle_gradient(ls_parameter *parameter);
 
 /* One recorded operation. An operation's file keeps a struct that begins with this. */
 typedef struct ls__node ls__node;

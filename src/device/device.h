@@ -60,13 +60,13 @@ typedef struct ls__class_row {
 } ls__class_row;
 
 /* Hyperparameters of one fused update; formulas as torch.optim. Gradients are multiplied by
- * grad_scale (clipping) as they are read. */
+ * grad_factor (1 / weight of a sum), then by grad_scale (clipping) as they are read. */
 typedef struct ls__sgd {
-    float rate, momentum, weight_decay, grad_scale;
+    float rate, momentum, weight_decay, grad_factor, grad_scale;
     bool nesterov, first; /* first: the momentum buffer is set, not updated */
 } ls__sgd;
 typedef struct ls__adam {
-    float rate, beta1, beta2, epsilon, weight_decay, grad_scale;
+    float rate, beta1, beta2, epsilon, weight_decay, grad_factor, grad_scale;
     float correction1, correction2; /* 1 - beta^t */
     bool decoupled;                 /* AdamW */
 } ls__adam;
@@ -238,8 +238,10 @@ typedef struct ls__device_table {
                      const float *gradient, float *momentum);
     ls_status (*adam)(ls_device *device, size_t count, const ls__adam *o, float *weight,
                       const float *gradient, float *first, float *second);
-    /* sum of squares in f64, in a fixed order that does not depend on the thread count */
-    ls_status (*sum_of_squares)(ls_device *device, size_t count, const float *x, double *sum);
+    /* sum of (factor * x)^2: products in f32, their squares and sums in f64, in a fixed order that does
+     * not depend on the thread count */
+    ls_status (*sum_of_squares)(ls_device *device, size_t count, float factor, const float *x,
+                                double *sum);
 } ls__device_table;
 
 struct ls_device {

@@ -64,6 +64,7 @@ ls_status ls__parameter_own_gradient(ls_parameter *parameter) {
         return status;
     }
     parameter->gradient = memory;
+    parameter->gradient_factor = 1;
     parameter->owns_gradient = true;
     parameter->managed = parameter->reduced = parameter->present = false;
     return LS_OK;
@@ -74,6 +75,7 @@ void ls__parameter_set_gradient(ls_parameter *parameter, float *storage) {
         parameter->device->table->free(parameter->device, parameter->gradient);
     parameter->owns_gradient = false;
     parameter->gradient = storage;
+    parameter->gradient_factor = 1;
     parameter->managed = true;
     parameter->reduced = parameter->present = false;
 }
@@ -92,6 +94,7 @@ ls_status ls__parameter_create(ls_parameter **parameter, ls_device *device, cons
     p->device = device;
     p->role = role;
     p->decay = dims >= 2;
+    p->gradient_factor = 1;
     p->value = (ls_tensor){
         .dtype = LS_F32,
         .dims = dims,
@@ -135,5 +138,7 @@ ls_tensor *ls_parameter_value(ls_parameter *parameter) {
 }
 
 float *ls_parameter_gradient(ls_parameter *parameter) {
-    return parameter ? parameter->gradient : NULL;
+    if (!parameter || ls__parameter_settle_gradient(parameter) != LS_OK)
+        return NULL;
+    return parameter->gradient;
 }

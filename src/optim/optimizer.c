@@ -157,7 +157,7 @@ static ls_status measure_norm(const ls_optimizer *optimizer, double *norm) {
         if (p->role == LS_FROZEN || !p->present)
             continue;
         LS_TRY(optimizer->device->table->sum_of_squares(optimizer->device, p->value.count,
-                                                        p->gradient, &squares));
+                                                        p->gradient_factor, p->gradient, &squares));
         if (!isfinite(squares))
             return ls__fail(LS_ERR_RANGE,
                             "optimizer step %" PRIu64 ": the %s of %s holds a NaN or an infinity; "
@@ -179,6 +179,7 @@ static ls_status update_sgd(const ls_optimizer *optimizer, state *s, double rate
         .rate = (float)rate,
         .momentum = (float)o->momentum,
         .weight_decay = p->decay || o->decay_all ? (float)o->weight_decay : 0,
+        .grad_factor = p->gradient_factor,
         .grad_scale = (float)scale,
         .nesterov = o->nesterov,
         .first = s->steps == 1,
@@ -199,6 +200,7 @@ static ls_status update_adam(const ls_optimizer *optimizer, state *s, double rat
         .beta2 = (float)beta2,
         .epsilon = (float)o->epsilon,
         .weight_decay = p->decay || o->decay_all ? (float)o->weight_decay : 0,
+        .grad_factor = p->gradient_factor,
         .grad_scale = (float)scale,
         .correction1 = (float)(1 - pow(beta1, (double)s->steps)),
         .correction2 = (float)(1 - pow(beta2, (double)s->steps)),
@@ -212,6 +214,7 @@ static ls_status update_adam(const ls_optimizer *optimizer, state *s, double rat
 static ls_status fold_statistic(const ls_optimizer *optimizer, ls_parameter *p) {
     const ls__device_table *table = optimizer->device->table;
     double samples = p->managed ? 1 : (double)p->samples;
+    LS_TRY(ls__parameter_settle_gradient(p));
     float keep = (float)(1 - STATISTIC_SHARE), share = (float)(STATISTIC_SHARE / samples);
     LS_TRY(table->affine(optimizer->device, LS_F32, p->value.count, keep, 0, p->value.data,
                          p->value.data, false));

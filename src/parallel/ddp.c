@@ -72,8 +72,10 @@ static size_t slots_needed(size_t shards) {
 
 /* --- creation --- */
 
-static ls_status create_reducer(ls_ddp *ddp, const ls_reducer_options *options) {
+static ls_status create_reducer(ls_ddp *ddp, const ls_reducer_options *given) {
     static const size_t one = 1;
+    ls_reducer_options options = *given;
+    options.leave_sums = true; /* the optimizer multiplies as it reads */
     ls_reducer_param *params = calloc(ddp->entry_count, sizeof *params);
     if (!params)
         return ls__fail(LS_ERR_MEMORY, "ddp: no memory for a list of %zu parameters",
@@ -91,7 +93,7 @@ static ls_status create_reducer(ls_ddp *ddp, const ls_reducer_options *options) 
                 (ls_reducer_param){.name = "(loss)", .dtype = LS_F32, .shape = &one, .dims = 1};
     }
     ls_status status =
-        ls_reducer_create(&ddp->reducer, ddp->group, params, ddp->entry_count, options);
+        ls_reducer_create(&ddp->reducer, ddp->group, params, ddp->entry_count, &options);
     free(params);
     return status;
 }
@@ -306,8 +308,10 @@ ls_status ls_ddp_begin(ls_ddp *ddp, double weight) {
         entry *e = &ddp->entries[i];
         e->holds = 0;
         e->ready = false;
-        if (e->parameter)
+        if (e->parameter) {
             e->parameter->reduced = e->parameter->present = false;
+            e->parameter->gradient_factor = 1;
+        }
     }
     ddp->next = 0;
     ddp->weight = weight;
@@ -433,12 +437,15 @@ static ls_status finish_step(ls_ddp *ddp, ls_reducer_report *report) {
     while (ddp->next < ddp->count)
         LS_TRY(run_shard(ddp, NULL, NULL)); /* shards without data */
     LS_TRY(ls_reducer_wait(ddp->reducer, report));
+    float factor = (float)report->scale;
     for (size_t i = 0; i < ddp->entry_count; i++) {
         entry *e = &ddp->entries[i];
-        if (!e->parameter)
+        if (!e->parameter) {
             LS_TRY(ddp->device->table->copy(ddp->device, &ddp->loss, e->slots[0], sizeof(float)));
-        else if (e->reduces) {
+            ddp->loss *= factor;
+        } else if (e->reduces) {
             ls__parameter_set_gradient(e->parameter, e->slots[0]);
+            e->parameter->gradient_factor = factor;
             e->parameter->present = ls_reducer_used(ddp->reducer, i);
             e->parameter->reduced = true;
         }
@@ -451,7 +458,8 @@ ls_status ls_ddp_wait(ls_ddp *ddp, ls_reducer_report *report) {
     if (!ddp->in_step)
         return ls__fail(LS_ERR_STATE, "ls_ddp_wait: outside of a step; call ls_ddp_begin first");
     ddp->in_step = false;
-    ddp->failed = finish_step(ddp, report);
+    ls_reducer_report own;
+    ddp->failed = finish_step(ddp, report ? report : &own);
     return ddp->failed;
 }
 

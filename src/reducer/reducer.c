@@ -32,6 +32,7 @@ typedef struct bucket_step {
 struct ls_reducer {
     ls_group *group;
     ls_progress progress;
+    bool leaves_sums; /* asked for, and this is a world of one */
     ls__description description;
     ls__layout layout;
     char *memory;      /* (layout.bytes), of ls_group_alloc */
@@ -145,6 +146,7 @@ ls_status ls_reducer_create(ls_reducer **reducer, ls_group *group, const ls_redu
         return ls__fail(LS_ERR_MEMORY, "ls_reducer_create: no memory");
     made->group = group;
     made->progress = filled.progress;
+    made->leaves_sums = filled.leave_sums && ls_group_size(group) == 1;
     LS_TRY_OUT(ls__fingerprint_compare(group, create_local(made, params, count, &filled),
                                        &made->description));
     void *memory = NULL;
@@ -298,20 +300,28 @@ static void count_down(ls_reducer *reducer, const ls__place *place) {
             reducer->report[k].filled_ns = now ? now : (now = ls__now_ns());
 }
 
+/* A step of weight 0 makes zeros of whatever the gradients hold, which a factor cannot. */
+static bool keeps_sums(const ls_reducer *reducer) {
+    return reducer->leaves_sums && reducer->weight > 0;
+}
+
 static ls_status start_bucket(ls_reducer *reducer, size_t k) {
     const ls__bucket *bucket = &reducer->layout.bucket[k];
     void *data = reducer->memory + bucket->offset;
     size_t count = bucket->bytes / ls_dtype_size(bucket->dtype);
     double *total = k == 0 ? &reducer->total : NULL; /* it is the same for all buckets */
-    if (reducer->progress == LS_PROGRESS_THREAD)
+    if (reducer->progress == LS_PROGRESS_THREAD && !keeps_sums(reducer))
         return ls_all_reduce_weighted_start(reducer->group, data, data, count, bucket->dtype,
                                             reducer->weight, total, &reducer->bucket[k].work);
 
     ls_work_times *times = &reducer->report[k].times;
     times->queued_ns = times->begin_ns = times->ready_ns = ls__now_ns();
     times->last_rank = -1;
-    LS_TRY(ls_all_reduce_weighted(reducer->group, data, data, count, bucket->dtype, reducer->weight,
-                                  total));
+    if (keeps_sums(reducer))
+        reducer->total = reducer->weight;
+    else
+        LS_TRY(ls_all_reduce_weighted(reducer->group, data, data, count, bucket->dtype,
+                                      reducer->weight, total));
     times->end_ns = ls__now_ns();
     return LS_OK;
 }
@@ -393,10 +403,12 @@ ls_status ls_reducer_wait(ls_reducer *reducer, ls_reducer_report *report) {
     size_t unused = read_marks(reducer);
     reducer->reduced = true;
     if (report != NULL)
-        *report = (ls_reducer_report){.weight = reducer->total,
-                                      .buckets = reducer->report,
-                                      .bucket_count = reducer->layout.bucket_count,
-                                      .unused = unused,
-                                      .wait_ns = ls__now_ns() - begin};
+        *report = (ls_reducer_report){
+            .weight = reducer->total,
+            .scale = keeps_sums(reducer) && reducer->total > 0 ? 1 / reducer->total : 1,
+            .buckets = reducer->report,
+            .bucket_count = reducer->layout.bucket_count,
+            .unused = unused,
+            .wait_ns = ls__now_ns() - begin};
     return LS_OK;
 }

@@ -116,13 +116,13 @@ ls_status ls__cpu_cross_entropy_backward(ls_device *device, ls_dtype dtype, size
     return LS_OK;
 }
 
-/* --- sums of squares: items are blocks of BLOCK elements, eight partial sums each --- */
+/* --- squared error: items are blocks of BLOCK elements, eight partial sums each --- */
 
 enum { BLOCK = 4096, PARTIALS = 8 };
 typedef float four_floats __attribute__((vector_size(16), aligned(4), may_alias));
 typedef double four_doubles __attribute__((vector_size(32), aligned(8), may_alias));
 
-/* Sum of (a - b)^2 in double; b NULL: of a^2. Elements i = j mod 8 go to partial sum j. */
+/* Sum of (a - b)^2 in double. Elements i = j mod 8 go to partial sum j. */
 LS_INLINE double block_squares(const float *a, const float *b, size_t count) {
     double partial[PARTIALS];
     four_doubles low = {0}, high = {0};
@@ -130,17 +130,15 @@ LS_INLINE double block_squares(const float *a, const float *b, size_t count) {
     for (; i + PARTIALS <= count; i += PARTIALS) {
         four_doubles p = __builtin_convertvector(*(const four_floats *)(a + i), four_doubles);
         four_doubles q = __builtin_convertvector(*(const four_floats *)(a + i + 4), four_doubles);
-        if (b) {
-            p -= __builtin_convertvector(*(const four_floats *)(b + i), four_doubles);
-            q -= __builtin_convertvector(*(const four_floats *)(b + i + 4), four_doubles);
-        }
+        p -= __builtin_convertvector(*(const four_floats *)(b + i), four_doubles);
+        q -= __builtin_convertvector(*(const four_floats *)(b + i + 4), four_doubles);
         low += p * p;
         high += q * q;
     }
     *(four_doubles *)partial = low;
     *(four_doubles *)(partial + 4) = high;
     for (size_t j = 0; i + j < count; j++) {
-        double value = b ? (double)a[i + j] - (double)b[i + j] : (double)a[i + j];
+        double value = (double)a[i + j] - (double)b[i + j];
         partial[j] += value * value;
     }
     return ((partial[0] + partial[4]) + (partial[2] + partial[6])) +
@@ -151,33 +149,20 @@ LS_KERNEL(squares_body) {
     const struct loss_arguments *g = arguments;
     for (size_t block = begin; block < end; block++) {
         size_t first = block * BLOCK, count = ls__min_size(BLOCK, g->count - first);
-        g->parts[block] = g->b ? block_squares(g->x + first, g->b + first, count)
-                               : block_squares(g->x + first, NULL, count);
+        g->parts[block] = block_squares(g->x + first, g->b + first, count);
     }
-}
-
-static ls_status sum_squares(ls_device *device, size_t count, const float *a, const float *b,
-                             double *sum) {
-    size_t blocks = count / BLOCK + (count % BLOCK != 0);
-    void *parts;
-    LS_TRY(ls__cpu_scratch(device, blocks * sizeof(double), &parts));
-    struct loss_arguments g = {.count = count, .x = a, .b = b, .parts = parts};
-    ls__cpu_parallel(device, blocks, BLOCK, squares_body, &g);
-    *sum = add_parts(parts, blocks);
-    return LS_OK;
 }
 
 ls_status ls__cpu_squared_error(ls_device *device, ls_dtype dtype, size_t count, const void *a,
                                 const void *b, float *loss) {
     LS_TRY(ls__cpu_require_f32(dtype, "squared_error"));
-    double sum;
-    LS_TRY(sum_squares(device, count, a, b, &sum));
-    *loss = (float)sum;
+    size_t blocks = count / BLOCK + (count % BLOCK != 0);
+    void *parts;
+    LS_TRY(ls__cpu_scratch(device, blocks * sizeof(double), &parts));
+    struct loss_arguments g = {.count = count, .x = a, .b = b, .parts = parts};
+    ls__cpu_parallel(device, blocks, BLOCK, squares_body, &g);
+    *loss = (float)add_parts(parts, blocks);
     return LS_OK;
-}
-
-ls_status ls__cpu_sum_of_squares(ls_device *device, size_t count, const float *x, double *sum) {
-    return sum_squares(device, count, x, NULL, sum);
 }
 
 /* --- accuracy --- */

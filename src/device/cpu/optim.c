@@ -1,4 +1,5 @@
-/* Fused optimizer updates, one pass over the memory; formulas as torch.optim.SGD, Adam, AdamW. */
+/* What the optimizer does to memory: the norm of gradients, and fused updates in one pass each; formulas as
+ * torch.optim.SGD, Adam, AdamW. */
 #include <math.h>
 
 #include "device/cpu/cpu.h"
@@ -9,39 +10,37 @@ struct sgd_arguments {
     const float *gradient;
 };
 
-LS_INLINE void sgd_piece(const struct sgd_arguments *g, size_t begin, size_t end) {
+/* Whether there is momentum, a first step, and Nesterov's look ahead does not change within a pass:
+ * constant wherever this is inlined, so each case is a loop of its own. */
+LS_INLINE void sgd_pass(const struct sgd_arguments *g, size_t begin, size_t end, bool has_momentum,
+                        bool first, bool nesterov) {
     const ls__sgd o = g->o;
     float *restrict weight = g->weight, *restrict momentum = g->momentum;
     const float *restrict gradient = g->gradient;
-    if (!momentum) {
-        for (size_t i = begin; i < end; i++) {
-            float d = gradient[i] * o.grad_scale + o.weight_decay * weight[i];
-            weight[i] -= o.rate * d;
+    for (size_t i = begin; i < end; i++) {
+        float w = weight[i];
+        float d = gradient[i] * o.grad_factor * o.grad_scale + o.weight_decay * w;
+        if (has_momentum) {
+            float m = first ? d : o.momentum * momentum[i] + d;
+            momentum[i] = m;
+            d = nesterov ? d + o.momentum * m : m;
         }
-        return;
+        weight[i] = w - o.rate * d;
     }
-    if (o.first)
-        for (size_t i = begin; i < end; i++)
-            momentum[i] = gradient[i] * o.grad_scale + o.weight_decay * weight[i];
-    else
-        for (size_t i = begin; i < end; i++)
-            momentum[i] = o.momentum * momentum[i] +
-                          (gradient[i] * o.grad_scale + o.weight_decay * weight[i]);
-    if (o.nesterov)
-        for (size_t i = begin; i < end; i++) {
-            float d = gradient[i] * o.grad_scale + o.weight_decay * weight[i];
-            weight[i] -= o.rate * (d + o.momentum * momentum[i]);
-        }
-    else
-        for (size_t i = begin; i < end; i++)
-            weight[i] -= o.rate * momentum[i];
 }
 
-/* In pieces, so that the second loop finds the first one's data in the cache. */
 LS_KERNEL(sgd_body) {
-    enum { PIECE = 1024 };
-    for (size_t i = begin; i < end; i += PIECE)
-        sgd_piece(arguments, i, ls__min_size(i + PIECE, end));
+    const struct sgd_arguments *g = arguments;
+    if (!g->momentum)
+        sgd_pass(g, begin, end, false, false, false);
+    else if (g->o.first && g->o.nesterov)
+        sgd_pass(g, begin, end, true, true, true);
+    else if (g->o.first)
+        sgd_pass(g, begin, end, true, true, false);
+    else if (g->o.nesterov)
+        sgd_pass(g, begin, end, true, false, true);
+    else
+        sgd_pass(g, begin, end, true, false, false);
 }
 
 ls_status ls__cpu_sgd(ls_device *device, size_t count, const ls__sgd *o, float *weight,
@@ -70,7 +69,7 @@ LS_KERNEL(adam_body) {
     float step = o.rate / o.correction1, root = sqrtf(o.correction2);
     for (size_t i = begin; i < end; i++) {
         float w = weight[i] * keep;
-        float d = gradient[i] * o.grad_scale + decay * w;
+        float d = gradient[i] * o.grad_factor * o.grad_scale + decay * w;
         float m = o.beta1 * first[i] + (1.0F - o.beta1) * d;
         float v = o.beta2 * second[i] + (1.0F - o.beta2) * (d * d);
         first[i] = m;
@@ -84,5 +83,72 @@ ls_status ls__cpu_adam(ls_device *device, size_t count, const ls__adam *o, float
     struct adam_arguments g = {
         .o = *o, .weight = weight, .first = first, .second = second, .gradient = gradient};
     ls__cpu_parallel(device, count, 4, adam_body, &g);
+    return LS_OK;
+}
+
+/* --- the norm: items are blocks of BLOCK elements, with as many partial sums as hide an addition's
+ * latency --- */
+
+enum { BLOCK = 4096, PARTIALS = 16 };
+typedef float four_floats __attribute__((vector_size(16), aligned(4), may_alias));
+typedef double four_doubles __attribute__((vector_size(32), aligned(8), may_alias));
+
+struct norm_arguments {
+    size_t count;
+    float factor;
+    const float *x;
+    double *parts; /* a block's sum */
+};
+
+LS_INLINE void add_squares(four_doubles *sum, const float *x, float factor) {
+    four_doubles p = __builtin_convertvector(*(const four_floats *)x * factor, four_doubles);
+    *sum += p * p;
+}
+
+/* Elements i = j mod 16 go to partial sum j. */
+LS_INLINE double block_squares(const float *x, float factor, size_t count) {
+    double partial[PARTIALS];
+    four_doubles a = {0}, b = {0}, c = {0}, d = {0};
+    size_t i = 0;
+    for (; i + PARTIALS <= count; i += PARTIALS) {
+        add_squares(&a, x + i, factor);
+        add_squares(&b, x + i + 4, factor);
+        add_squares(&c, x + i + 8, factor);
+        add_squares(&d, x + i + 12, factor);
+    }
+    *(four_doubles *)partial = a;
+    *(four_doubles *)(partial + 4) = b;
+    *(four_doubles *)(partial + 8) = c;
+    *(four_doubles *)(partial + 12) = d;
+    for (size_t j = 0; i + j < count; j++) {
+        double value = (double)(x[i + j] * factor);
+        partial[j] += value * value;
+    }
+    for (size_t width = PARTIALS / 2; width > 0; width /= 2)
+        for (size_t j = 0; j < width; j++)
+            partial[j] += partial[j + width];
+    return partial[0];
+}
+
+LS_KERNEL(norm_body) {
+    const struct norm_arguments *g = arguments;
+    for (size_t block = begin; block < end; block++) {
+        size_t first = block * BLOCK;
+        g->parts[block] =
+            block_squares(g->x + first, g->factor, ls__min_size(BLOCK, g->count - first));
+    }
+}
+
+ls_status ls__cpu_sum_of_squares(ls_device *device, size_t count, float factor, const float *x,
+                                 double *sum) {
+    size_t blocks = count / BLOCK + (count % BLOCK != 0);
+    void *parts;
+    LS_TRY(ls__cpu_scratch(device, blocks * sizeof(double), &parts));
+    struct norm_arguments g = {.count = count, .factor = factor, .x = x, .parts = parts};
+    ls__cpu_parallel(device, blocks, BLOCK, norm_body, &g);
+    double total = 0;
+    for (size_t i = 0; i < blocks; i++)
+        total += g.parts[i];
+    *sum = total;
     return LS_OK;
 }
