@@ -13,6 +13,10 @@ if(LOCKSTEP_WITH_TCP)
   target_compile_definitions(lockstep_comm_dependencies INTERFACE LOCKSTEP_WITH_TCP=1)
 endif()
 
+target_link_libraries(lockstep_comm_dependencies INTERFACE ${CMAKE_DL_LIBS})
+pkg_check_modules(OPENMPI IMPORTED_TARGET ompi-c)
+pkg_check_modules(MPICH IMPORTED_TARGET mpich)
+
 if(NOT LOCKSTEP_COMM_ONLY)
   add_library(lockstep_dependencies INTERFACE)
   # Not find_package(dnnl): Debian's package file insists on OpenCL's headers, which nothing here uses.

@@ -23,7 +23,7 @@ above[cli]="${above[launch]} data checkpoint launch"
 # public header: the highest room that may include it
 declare -A home=(
   [status]=base [dtype]=base [random]=base
-  [job]=comm [group]=comm [reducer]=reducer
+  [job]=comm [mpi]=comm [group]=comm [reducer]=reducer
   [tensor]=device [ops]=autograd [model]=autograd [optimizer]=optim
   [ddp]=parallel [dataset]=data [checkpoint]=checkpoint [lockstep]=cli
 )
@@ -76,6 +76,7 @@ only() {
 only 'oneapi/|dnnl' src/device/
 only 'omp\.h' src/device/
 only 'sodium' src/comm/tcp/ src/cli/doctor
+only 'mpi\.h' src/comm/mpi/engine/
 only 'jansson' src/base/json.h src/checkpoint/ src/cli/doctor
 only 'uv\.h' src/launch/ src/cli/doctor
 only 'hwloc' src/launch/ src/cli/doctor

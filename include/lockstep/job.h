@@ -9,8 +9,9 @@
  * Where the job comes from, in this order:
  *   - LOCKSTEP_SHM_FD is set (by `lockstep run`): shared memory, inherited; no name, no port;
  *   - RANK and WORLD_SIZE are set: tcp; rank 0 listens on MASTER_ADDR:MASTER_PORT;
- *   - neither: a world of one.
- * LOCKSTEP_TRANSPORT=shm|tcp forces one. All variables: docs/environment.md. */
+ *   - mpirun of OpenMPI or MPICH started several processes: mpi (docs/clusters.md);
+ *   - none of these: a world of one.
+ * LOCKSTEP_TRANSPORT=shm|tcp|mpi forces one. All variables: docs/environment.md. */
 #ifndef LOCKSTEP_JOB_H
 #define LOCKSTEP_JOB_H
 
@@ -57,7 +58,7 @@ LS_API int ls_job_world_size(const ls_job *job);
 /* This process among those of its machine, 0 .. local world size - 1. */
 LS_API int ls_job_local_rank(const ls_job *job);
 LS_API int ls_job_local_world_size(const ls_job *job);
-/* "shm", "tcp" or "self" (a world of one) */
+/* "shm", "tcp", "mpi" or "self" (a world of one) */
 LS_API const char *ls_job_transport(const ls_job *job);
 /* The group of all ranks; owned by the job. */
 LS_API ls_group *ls_job_world(ls_job *job);

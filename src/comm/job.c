@@ -4,6 +4,8 @@
 #include "comm/transport.h"
 #include "comm/work.h"
 
+#include <lockstep/mpi.h>
+
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
@@ -85,18 +87,25 @@ static ls_status join_board(const ls__job_place *place) {
 
 /* --- choosing a transport ----------------------------------------------------------------------- */
 
-typedef enum choice { SELF, SHM, TCP } choice;
+typedef enum choice { SELF, SHM, TCP, MPI } choice;
 
 static ls_status choose(choice *chosen) {
+    static const char *const names[] = {
+        [SELF] = "self", [SHM] = "shm", [TCP] = "tcp", [MPI] = "mpi"};
     const char *forced = variable("LOCKSTEP_TRANSPORT");
-    if (forced && strcmp(forced, "shm") != 0 && strcmp(forced, "tcp") != 0)
-        return ls__fail(LS_ERR_ARGUMENT, "LOCKSTEP_TRANSPORT is '%s', want shm or tcp", forced);
-    if (forced)
-        *chosen = *forced == 's' ? SHM : TCP;
-    else if (variable("LOCKSTEP_SHM_FD"))
+    if (forced) {
+        for (choice c = SHM; c <= MPI; c++)
+            if (strcmp(forced, names[c]) == 0)
+                return (*chosen = c, LS_OK);
+        return ls__fail(LS_ERR_ARGUMENT, "LOCKSTEP_TRANSPORT is '%s', want shm, tcp or mpi",
+                        forced);
+    }
+    if (variable("LOCKSTEP_SHM_FD"))
         *chosen = SHM;
+    else if (variable("RANK") || variable("WORLD_SIZE"))
+        *chosen = TCP;
     else
-        *chosen = variable("RANK") || variable("WORLD_SIZE") ? TCP : SELF;
+        *chosen = ls__mpi_launcher() ? MPI : SELF;
     return LS_OK;
 }
 
@@ -140,13 +149,37 @@ static ls_status open_tcp(ls__transport **transport, ls__job_place *place) {
 #endif
 }
 
-static ls_status open_transport(ls__transport **transport, ls__job_place *place) {
+/* Only the communicator tells rank and size. */
+static ls_status join_mpi(ls__transport **transport, ls__job_place *place, const char *which,
+                          const void *handle) {
+    LS_TRY(ls__mpi_open(transport, place, which, handle));
+    ls_status status = join_board(place);
+    if (status != LS_OK) {
+        (*transport)->table->close(*transport);
+        *transport = NULL;
+    }
+    return status;
+}
+
+static ls_status open_mpi(ls__transport **transport, ls__job_place *place) {
+    const char *which = variable("LOCKSTEP_MPI");
+    if (which && strcmp(which, "openmpi") != 0 && strcmp(which, "mpich") != 0)
+        return ls__fail(LS_ERR_ARGUMENT, "LOCKSTEP_MPI is '%s', want openmpi or mpich", which);
+    return join_mpi(transport, place, which ? which : ls__mpi_launcher(), NULL);
+}
+
+/* `handle` is not used: everything is in the environment. */
+static ls_status open_transport(ls__transport **transport, ls__job_place *place,
+                                const void *handle) {
+    (void)handle;
     choice chosen = SELF;
     LS_TRY(choose(&chosen));
     if (chosen == SHM)
         return open_shm(transport, place);
     if (chosen == TCP)
         return open_tcp(transport, place);
+    if (chosen == MPI)
+        return open_mpi(transport, place);
     return open_self(transport, place);
 }
 
@@ -159,9 +192,10 @@ static void log_line(void *context, ls_log_level level, const char *line) {
         job->options.log(job->options.log_context, level, line);
 }
 
-ls_status ls_job_init(ls_job **job, const ls_job_options *options) {
-    if (!job)
-        return ls__fail(LS_ERR_ARGUMENT, "job_init: job is NULL");
+typedef ls_status (*opener)(ls__transport **transport, ls__job_place *place, const void *handle);
+
+static ls_status create(ls_job **job, const ls_job_options *options, opener open_it,
+                        const void *handle) {
     *job = NULL;
     ls_job *j = calloc(1, sizeof *j);
     if (!j)
@@ -177,7 +211,7 @@ ls_status ls_job_init(ls_job **job, const ls_job_options *options) {
     ls_status status;
     ls__transport *transport = NULL;
     LS_TRY_OUT(read_timeout(&j->options, &j->place.timeout_s));
-    LS_TRY_OUT(open_transport(&transport, &j->place));
+    LS_TRY_OUT(open_it(&transport, &j->place, handle));
     LS_TRY_OUT(ls__group_create(&j->world, transport, j->place.timeout_s, &j->board));
     *job = j;
     return LS_OK;
@@ -185,6 +219,22 @@ out:
     ls__board_close(&j->board, false);
     free(j);
     return status;
+}
+
+ls_status ls_job_init(ls_job **job, const ls_job_options *options) {
+    if (!job)
+        return ls__fail(LS_ERR_ARGUMENT, "job_init: job is NULL");
+    return create(job, options, open_transport, NULL);
+}
+
+static ls_status open_handle(ls__transport **transport, ls__job_place *place, const void *handle) {
+    return join_mpi(transport, place, NULL, handle);
+}
+
+ls_status ls_job_from_mpi(ls_job **job, const void *communicator, const ls_job_options *options) {
+    if (!job || !communicator)
+        return ls__fail(LS_ERR_ARGUMENT, "job_from_mpi: %s is NULL", job ? "communicator" : "job");
+    return create(job, options, open_handle, communicator);
 }
 
 void ls_job_finish(ls_job *job) {

@@ -109,6 +109,14 @@ ls_status ls__shm_open(ls__transport **transport, const ls__job_place *place, in
 ls_status ls__tcp_open(ls__transport **transport, const ls__job_place *place, const char *address,
                        int port, const char *token);
 
+/* Whether OpenMPI's or MPICH's launcher has started this process as one of several: "openmpi", "mpich" or
+ * NULL. */
+const char *ls__mpi_launcher(void);
+/* `which` names the MPI ("openmpi", "mpich"; NULL: whichever there is).
+ * `handle`: NULL or a pointer to an MPI_Comm. Fills rank and world size of `place`. */
+ls_status ls__mpi_open(ls__transport **transport, ls__job_place *place, const char *which,
+                       const void *handle);
+
 /* Compares two headers; LS_OK or LS_ERR_MISMATCH with a message that names both ranks, what differs,
  * the value of each and what to do. Used by all transports, so the words are the same. */
 ls_status ls__header_compare(const ls__header *mine, int my_rank, const ls__header *other,

@@ -1,0 +1,90 @@
+/* Moves all peers at once until the operation under way wants nothing any more. MPI has no way to sleep on
+ * its messages with a bound, so it is asked again and again: at first without a pause, then letting other
+ * threads of this core go first, then after 50 us of sleep. */
+#include "comm/mpi/mpi.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+enum { EAGER_LOOKS = 200, POLITE_LOOKS = 2000, PAUSE_NS = 50 * 1000, NAMED = 3 };
+
+static const uint64_t GRACE_NS =
+    500 * UINT64_C(1000000); /* what one who left has sent still comes */
+
+static ls_status timed_out(const ls__mpi *mpi, const ls__operation *operation,
+                           const bool *pending) {
+    char details[600] = "";
+    size_t used = 0;
+    int named = 0, missing = 0;
+    for (int rank = 0; rank < mpi->mesh.base.size; rank++) {
+        char name[LS__MESH_NAME_BYTES];
+        if (!pending[rank] || missing++ >= NAMED)
+            continue;
+        mpi->mesh.table->name(&mpi->mesh, rank, name);
+        used += (size_t)snprintf(
+            details + used, sizeof details - used, "%s%s %s", named++ ? ", " : "", name,
+            ls__mpi_peer_of(mpi, rank)->awaited ? "did not arrive at it" : "stopped in its middle");
+    }
+    if (missing > NAMED)
+        snprintf(details + used, sizeof details - used, " and %d more", missing - NAMED);
+    return ls__operation_fail(LS_ERR_TIMEOUT, operation, mpi->mesh.base.rank,
+                              "timed out after %.1f s: %s",
+                              (double)(ls__now_ns() - mpi->started_ns) * 1e-9, details);
+}
+
+static ls_status gave_up(ls__mpi *mpi, const ls__operation *operation) {
+    pthread_mutex_lock(&mpi->reason_lock);
+    ls_status status = ls__operation_fail(LS_ERR_STATE, operation, mpi->mesh.base.rank,
+                                          "this rank gave up: %s", mpi->reason);
+    pthread_mutex_unlock(&mpi->reason_lock);
+    return status;
+}
+
+/* One look at every peer. `pending` (size) tells whom something is left to do with. */
+static ls_status look(ls__mpi *mpi, ls__operation *operation, bool *pending, int *left,
+                      bool *moved) {
+    *left = 0;
+    *moved = false;
+    for (int rank = 0; rank < mpi->mesh.base.size; rank++) {
+        ls__mpi_peer *peer = ls__mpi_peer_of(mpi, rank);
+        pending[rank] = false;
+        if (peer->base.self)
+            continue;
+        LS_TRY(ls__mpi_step(mpi, operation, peer, &pending[rank], moved));
+        *left += pending[rank];
+        if (pending[rank] && peer->left_ns && ls__now_ns() - peer->left_ns > GRACE_NS)
+            return ls__mpi_peer_error(mpi, operation, peer, LS_ERR_PEER,
+                                      "has left the job before this operation");
+    }
+    return LS_OK;
+}
+
+static void pause_after(int looks) {
+    const struct timespec pause = {.tv_nsec = PAUSE_NS};
+    if (looks > POLITE_LOOKS)
+        nanosleep(&pause, NULL);
+    else if (looks > EAGER_LOOKS)
+        sched_yield();
+}
+
+ls_status ls__mpi_drive(ls__mpi *mpi, ls__operation *operation) {
+    bool *pending = mpi->pending;
+    for (int looks = 0;; looks++) {
+        int left;
+        bool moved;
+        LS_TRY(look(mpi, operation, pending, &left, &moved));
+        if (left == 0)
+            return LS_OK;
+        LS_TRY(ls__mpi_listen(mpi, operation));
+        if (atomic_load(&mpi->aborted))
+            return gave_up(mpi, operation);
+        if (ls__now_ns() >= operation->deadline)
+            return timed_out(mpi, operation, pending);
+        if (moved)
+            looks = 0;
+        mpi->has_waited = true;
+        pause_after(looks);
+    }
+}

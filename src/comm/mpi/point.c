@@ -1,0 +1,71 @@
+/* send and recv, matched by their order for each pair of ranks: one header, then the payload. Up to 64 KiB
+ * are copied and the send returns at once; a larger one waits for its recv and meanwhile watches what its
+ * peer does instead. */
+#include "comm/mpi/mpi.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+ls_status ls__mpi_early_push(ls__mpi_peer *peer, const ls__header *header) {
+    ls__mpi_early *early = malloc(sizeof *early);
+    if (!early)
+        return ls__fail(LS_ERR_MEMORY, "no memory for a message of rank %d", peer->rank);
+    *early = (ls__mpi_early){.header = *header};
+    if (!peer->early)
+        peer->early_end = &peer->early;
+    *peer->early_end = early;
+    peer->early_end = &early->next;
+    return LS_OK;
+}
+
+bool ls__mpi_early_pop(ls__mpi_peer *peer, ls__header *header) {
+    ls__mpi_early *early = peer->early;
+    if (!early)
+        return false;
+    *header = early->header;
+    peer->early = early->next;
+    free(early);
+    return true;
+}
+
+static ls_status send_small(ls__mpi *mpi, ls__operation *op, size_t bytes) {
+    ls__mpi_letter *letter = calloc(1, sizeof *letter + bytes);
+    if (!letter)
+        return ls__operation_fail(LS_ERR_MEMORY, op, mpi->mesh.base.rank,
+                                  "no memory for a message of %zu bytes", bytes);
+    letter->header = op->header;
+    letter->next = mpi->letters;
+    mpi->letters = letter;
+    LS_TRY(ls__mpi_send_start(mpi, op, &letter->header_slot, op->root, LS__MPI_HEADER,
+                              &letter->header, sizeof letter->header));
+    if (bytes > 0) {
+        memcpy(letter->payload, op->send, bytes);
+        LS_TRY(ls__mpi_send_start(mpi, op, &letter->payload_slot, op->root, LS__MPI_PAYLOAD,
+                                  letter->payload, bytes));
+    }
+    op->times.ready_ns = ls__now_ns();
+    return LS_OK;
+}
+
+ls_status ls__mpi_send(ls__mpi *mpi, ls__operation *op) {
+    ls__mpi_peer *peer = ls__mpi_peer_of(mpi, op->root);
+    const size_t bytes = op->count * ls_dtype_size(op->dtype);
+    ls__mpi_reap_letters(mpi);
+    if (bytes <= LS__MPI_EAGER_BYTES)
+        return send_small(mpi, op, bytes);
+    mpi->header = op->header;
+    peer->announces = peer->watched = true;
+    peer->base.out[0] = ls__mesh_lane_of(op->send, 0, bytes);
+    return ls__mpi_drive(mpi, op);
+}
+
+ls_status ls__mpi_recv(ls__mpi *mpi, ls__operation *op) {
+    ls__mpi_peer *peer = ls__mpi_peer_of(mpi, op->root);
+    ls__header theirs;
+    mpi->expected = 1;
+    peer->base.in[0] = ls__mesh_lane_of(op->recv, 0, op->count * ls_dtype_size(op->dtype));
+    peer->awaited = !ls__mpi_early_pop(peer, &theirs);
+    if (!peer->awaited)
+        LS_TRY(ls__header_compare(&op->header, mpi->mesh.base.rank, &theirs, peer->rank));
+    return ls__mpi_drive(mpi, op);
+}
