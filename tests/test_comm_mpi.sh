@@ -22,6 +22,7 @@ mpirun_of() {
 # by_hand N WHAT: prints the ranks' lines, over tcp
 by_hand() {
   local n=$1 rank port
+  local -x LOCKSTEP_TRANSPORT=tcp
   port=$(free_port)
   for ((rank = 0; rank < n; rank++)); do
     RANK=$rank WORLD_SIZE=$n MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "$ranks" "$2" &
@@ -29,25 +30,49 @@ by_hand() {
   wait
 }
 
-has_tcp && want=$(by_hand 3 bits | grep -o 'bits [0-9a-f]*' | sort -u)
+# on_hosts COMMAND...: rank r on host r / 2, as far as Lockstep is concerned
+cat >"$work/on_hosts" <<'END'
+#!/bin/sh
+rank=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}
+LOCKSTEP_HOST_ID=host$((rank / 2)) exec "$@"
+END
+chmod +x "$work/on_hosts"
+
+# same_bits MPI N TRANSPORT COMMAND...
+same_bits() {
+  local mpi=$1 n=$2 transport=$3 got want=
+  shift 3
+  mpirun_of "$mpi" "$n" "$@" "$ranks" bits >"$work/log" 2>&1 || { fail "$mpi: bits"; cat "$work/log"; }
+  [ "$(grep -c "transport $transport\$" "$work/log")" = "$n" ] || { fail "$mpi: not $transport"; cat "$work/log"; }
+  got=$(grep -o 'bits [0-9a-f]*' "$work/log" | sort -u)
+  has_tcp || return 0
+  [ -f "$work/want$n" ] || by_hand "$n" bits >"$work/want$n"
+  want=$(grep -o 'bits [0-9a-f]*' "$work/want$n" | sort -u)
+  [ "$got" = "$want" ] || fail "$mpi: $got, tcp: $want"
+}
 for mpi in openmpi mpich; do
   if ! command -v mpirun.$mpi >/dev/null || [ ! -f "$build/liblockstep-mpi-$mpi.so" ]; then
     echo "skipped: $mpi is not installed"
     continue
   fi
   tried=$((tried + 1))
+  export LOCKSTEP_TRANSPORT=mpi # not the memory that ranks of one machine share
   for n in 2 3; do
     mpirun_of $mpi $n "$ranks" grid >"$work/log" 2>&1 || { fail "$mpi: grid of $n"; cat "$work/log"; }
   done
   mpirun_of $mpi 3 "$ranks" point >"$work/log" 2>&1 || { fail "$mpi: point"; cat "$work/log"; }
-  mpirun_of $mpi 3 "$ranks" bits >"$work/log" 2>&1 || { fail "$mpi: bits"; cat "$work/log"; }
-  [ "$(grep -c 'transport .*mpi' "$work/log")" = 3 ] || { fail "$mpi: transport"; cat "$work/log"; }
-  got=$(grep -o 'bits [0-9a-f]*' "$work/log" | sort -u)
-  [ -z "${want:-}" ] || [ "$got" = "$want" ] || fail "$mpi: $got, tcp: $want"
+  same_bits $mpi 3 mpi
   mpirun_of $mpi 3 "$ranks" mismatch >"$work/log" 2>&1 || { fail "$mpi: mismatch"; cat "$work/log"; }
   [ "$(grep -c 'rank 2' "$work/log")" -ge 3 ] || { fail "$mpi: mismatch does not name rank 2"; cat "$work/log"; }
   mpirun_of $mpi 3 "$ranks" leave >"$work/log" 2>&1 || { fail "$mpi: leave"; cat "$work/log"; }
   [ "$(grep -c 'rank 2.*left the job' "$work/log")" = 2 ] || { fail "$mpi: leaver not named"; cat "$work/log"; }
+
+  unset LOCKSTEP_TRANSPORT
+  same_bits $mpi 3 shm
+  same_bits $mpi 4 shm+mpi "$work/on_hosts"
+  for what in grid mismatch; do
+    mpirun_of $mpi 4 "$work/on_hosts" "$ranks" $what >"$work/log" 2>&1 || { fail "$mpi: $what, hosts"; cat "$work/log"; }
+  done
 
   # a module that is not there is told, not passed over
   LOCKSTEP_MODULES=$work mpirun_of $mpi 2 "$ranks" grid >"$work/log" 2>&1 && fail "$mpi: no module, no error"
@@ -57,7 +82,7 @@ for mpi in openmpi mpich; do
     mpicc.$mpi -o "$work/program" "$source_dir/tests/mpi_program.c" -I"$source_dir/include" -L"$build" \
       -llockstep-comm -Wl,-rpath,"$build" || fail "$mpi: program does not compile"
     for what in split funneled; do
-      mpirun_of $mpi 3 "$work/program" $what >"$work/log" 2>&1 || { fail "$mpi: $what"; cat "$work/log"; }
+      LOCKSTEP_TRANSPORT=mpi mpirun_of $mpi 3 "$work/program" $what >"$work/log" 2>&1 || { fail "$mpi: $what"; cat "$work/log"; }
     done
   fi
 done

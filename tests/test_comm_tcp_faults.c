@@ -149,7 +149,7 @@ static void test_leaving(void **state) {
 static void *abort_later(void *argument) {
     ls__transport *transport = argument;
     usleep(100000);
-    transport->table->abort(transport, "disk is full");
+    transport->table->abort(transport, LS_ERR_PEER, "disk is full");
     return NULL;
 }
 

@@ -105,7 +105,7 @@ static ls_status choose(choice *chosen) {
     else if (variable("RANK") || variable("WORLD_SIZE"))
         *chosen = TCP;
     else
-        *chosen = ls__mpi_launcher() ? MPI : SELF;
+        *chosen = ls__mpi_launcher() || variable("LOCKSTEP_MPI") ? MPI : SELF;
     return LS_OK;
 }
 
@@ -131,6 +131,11 @@ static ls_status open_self(ls__transport **transport, ls__job_place *place) {
     return ls__self_open(transport, place);
 }
 
+/* Ranks of one machine share memory, unless LOCKSTEP_TRANSPORT names what all are to go through. */
+static ls_status join_inside(ls__transport **transport, ls__job_place *place) {
+    return variable("LOCKSTEP_TRANSPORT") ? LS_OK : ls__hier_open(transport, place);
+}
+
 static ls_status open_tcp(ls__transport **transport, ls__job_place *place) {
     int port;
     LS_TRY(read_place(place));
@@ -141,8 +146,9 @@ static ls_status open_tcp(ls__transport **transport, ls__job_place *place) {
     LS_TRY(read_integer("MASTER_PORT", 1, 65535, &port));
     LS_TRY(join_board(place));
 #ifdef LOCKSTEP_WITH_TCP
-    return ls__tcp_open(transport, place, variable("MASTER_ADDR"), port,
-                        variable("LOCKSTEP_TOKEN"));
+    LS_TRY(
+        ls__tcp_open(transport, place, variable("MASTER_ADDR"), port, variable("LOCKSTEP_TOKEN")));
+    return join_inside(transport, place);
 #else
     return ls__fail(LS_ERR_UNSUPPORTED, "RANK and WORLD_SIZE ask for tcp, which this build lacks; "
                                         "build with libsodium or use the launcher");
@@ -154,10 +160,10 @@ static ls_status join_mpi(ls__transport **transport, ls__job_place *place, const
                           const void *handle) {
     LS_TRY(ls__mpi_open(transport, place, which, handle));
     ls_status status = join_board(place);
-    if (status != LS_OK) {
-        (*transport)->table->close(*transport);
-        *transport = NULL;
-    }
+    if (status == LS_OK)
+        return join_inside(transport, place);
+    (*transport)->table->close(*transport);
+    *transport = NULL;
     return status;
 }
 

@@ -102,12 +102,13 @@ static void close_self(ls__transport *transport) {
     free(s);
 }
 
-static void abort_self(ls__transport *transport, const char *reason) {
+static void abort_self(ls__transport *transport, ls_status status, const char *reason) {
+    (void)status;
     (void)transport;
     (void)reason;
 }
 
-static const ls__transport_table table = {"self", run, close_self, abort_self};
+static const ls__transport_table table = {"self", run, close_self, abort_self, NULL};
 
 ls_status ls__self_open(ls__transport **transport, const ls__job_place *place) {
     self *s = calloc(1, sizeof *s);

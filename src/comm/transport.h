@@ -52,6 +52,8 @@ enum { LS__HEADER_MAGIC = 0x314b534c /* "LSK1" */, LS__OP_WEIGHTED = 0x80 };
  * 1/size for LS_AVG of floats and 1/(total weight) for weighted ones (ls__reduce_scale). */
 typedef struct ls__operation {
     ls__header header;
+    ls__kind
+        step; /* what is to be done where that is a step of the operation in the header; else 0 */
     const void *send; /* layouts as group.h gives them for each kind */
     void *recv;
     size_t count; /* elements of a block; uneven forms: of this rank's block */
@@ -73,6 +75,10 @@ typedef struct ls__operation {
     ls_work_times times; /* the transport fills ready_ns and last_rank */
 } ls__operation;
 
+static inline ls__kind ls__operation_step(const ls__operation *operation) {
+    return operation->step ? operation->step : (ls__kind)operation->header.kind;
+}
+
 typedef struct ls__transport ls__transport;
 
 typedef struct ls__transport_table {
@@ -82,15 +88,29 @@ typedef struct ls__transport_table {
     ls_status (*run)(ls__transport *transport, ls__operation *operation);
     /* Ends the transport; peers that wait for this rank are told. */
     void (*close)(ls__transport *transport);
-    /* This rank gives up because of `reason` (one line): peers get LS_ERR_PEER with it, at once. Any
-     * thread, also while `run` is running. */
-    void (*abort)(ls__transport *transport, const char *reason);
+    /* This rank gives up because of `reason` (one line): peers get LS_ERR_PEER with it, at once, or
+     * LS_ERR_MISMATCH where `status` is that. Any thread, also while `run` is running. */
+    void (*abort)(ls__transport *transport, ls_status status, const char *reason);
+    /* A transport of the same sort for the ranks that give the same color, in the order of key and rank,
+     * whose messages meet no others. Collective over `transport`, and an operation of it: `run` is not
+     * running. Bounded by `deadline`. color below 0: *part is NULL. NULL where it cannot be done. */
+    ls_status (*split)(ls__transport *transport, int color, int key, uint64_t deadline,
+                       ls__transport **part);
 } ls__transport_table;
 
 struct ls__transport {
     const ls__transport_table *table;
-    int rank, size; /* in the group */
+    int rank, size;   /* in the group */
+    const int *names; /* (size) what messages call each rank; NULL: its number here. Not owned */
+    bool one_thread;  /* only the thread that opened it may run operations */
 };
+
+static inline int ls__name_of(const ls__transport *transport, int rank) {
+    return transport->names ? transport->names[rank] : rank;
+}
+static inline int ls__own_name(const ls__transport *transport) {
+    return ls__name_of(transport, transport->rank);
+}
 
 /* What job.c found in the environment. */
 typedef struct ls__job_place {
@@ -116,6 +136,11 @@ const char *ls__mpi_launcher(void);
  * `handle`: NULL or a pointer to an MPI_Comm. Fills rank and world size of `place`. */
 ls_status ls__mpi_open(ls__transport **transport, ls__job_place *place, const char *which,
                        const void *handle);
+
+/* Looks which ranks of *transport share a machine. Where that helps, *transport becomes one that goes through
+ * shared memory inside of machines, and keeps or closes the old one; else it stays. Collective. Fills the
+ * local rank and size of `place`. On failure *transport is closed and NULL. */
+ls_status ls__hier_open(ls__transport **transport, ls__job_place *place);
 
 /* Compares two headers; LS_OK or LS_ERR_MISMATCH with a message that names both ranks, what differs,
  * the value of each and what to do. Used by all transports, so the words are the same. */

@@ -35,7 +35,7 @@ static void run_operation(ls_group *group, ls_work *work) {
         ls__board_fail(group->board, work->text);
     /* Peers are in the middle of something with this rank: tell them, so they need not time out. */
     if (work->status != LS_ERR_ARGUMENT)
-        transport->table->abort(transport, work->text);
+        transport->table->abort(transport, work->status, work->text);
 }
 
 /* Takes the first of the queue and runs it. Called with the lock, which is open meanwhile. */

@@ -80,13 +80,21 @@ ls_status ls__mesh_barrier(ls__mesh *mesh, ls__operation *op) {
 }
 
 ls_status ls__mesh_run(ls__mesh *mesh, ls__operation *op) {
-    switch ((ls__kind)op->header.kind) {
+    switch (ls__operation_step(op)) {
     case LS__ALL_REDUCE:
+    case LS__REDUCE:
         return ls__mesh_all_reduce(mesh, op);
     case LS__REDUCE_SCATTER:
         return ls__mesh_reduce_scatter(mesh, op);
     case LS__ALL_GATHER:
-        return ls__mesh_all_gather(mesh, op);
+    case LS__GATHER:
+        return ls__mesh_gather(mesh, op);
+    case LS__SCATTER:
+        return ls__mesh_scatter(mesh, op);
+    case LS__ALL_TO_ALL:
+        return ls__mesh_all_to_all(mesh, op);
+    case LS__ALL_TO_ALL_V:
+        return ls__mesh_all_to_all_v(mesh, op);
     case LS__BROADCAST:
         return ls__mesh_broadcast(mesh, op);
     case LS__BARRIER:
@@ -96,7 +104,8 @@ ls_status ls__mesh_run(ls__mesh *mesh, ls__operation *op) {
     case LS__FREE:
         return ls__mesh_free(mesh, op);
     default:
-        return ls__operation_fail(LS_ERR_UNSUPPORTED, op, mesh->base.rank,
-                                  "%s has no such operation", mesh->base.table->name);
+        return ls__operation_fail(LS_ERR_UNSUPPORTED, op, ls__own_name(&mesh->base),
+                                  "%s: no operation %d", mesh->base.table->name,
+                                  (int)ls__operation_step(op));
     }
 }

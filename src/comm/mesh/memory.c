@@ -28,12 +28,12 @@ static ls_status agree(ls__mesh *mesh, ls__operation *op, bool has) {
         (void)mesh->table->drive(mesh, op);
     }
     if (!has)
-        return ls__operation_fail(LS_ERR_MEMORY, op, mesh->base.rank, "%s", text);
+        return ls__operation_fail(LS_ERR_MEMORY, op, ls__own_name(&mesh->base), "%s", text);
     for (int rank = 0; rank < mesh->base.size; rank++) {
         if (flags[rank])
             continue;
         mesh->table->name(mesh, rank, text);
-        return ls__operation_fail(LS_ERR_MEMORY, op, mesh->base.rank,
+        return ls__operation_fail(LS_ERR_MEMORY, op, ls__own_name(&mesh->base),
                                   "%s has no memory for %zu bytes", text, op->bytes);
     }
     return LS_OK;
@@ -69,6 +69,6 @@ ls_status ls__mesh_free(ls__mesh *mesh, ls__operation *op) {
         free(block);
         return LS_OK;
     }
-    return ls__operation_fail(LS_ERR_ARGUMENT, op, mesh->base.rank,
+    return ls__operation_fail(LS_ERR_ARGUMENT, op, ls__own_name(&mesh->base),
                               "%p was not given by ls_group_alloc", *op->memory);
 }

@@ -36,7 +36,8 @@ typedef struct ls__mesh ls__mesh;
 
 /* What the carrier of the bytes brings. */
 typedef struct ls__mesh_table {
-    /* An operation begins: its header goes to every peer, and every peer's is awaited. */
+    /* An operation begins: its header goes to every peer, and every peer's is awaited. No lane receives
+     * before all headers are here: nobody's data are touched before all agree. */
     void (*begin)(ls__mesh *mesh, const ls__operation *operation);
     /* Until all lanes are through; bounded by the operation's deadline. */
     ls_status (*drive)(ls__mesh *mesh, ls__operation *operation);
@@ -68,9 +69,12 @@ ls__mesh_lane ls__mesh_lane_of(const void *base, size_t offset, size_t bytes);
 /* mesh->sources hold every rank's part of the result. */
 void ls__mesh_reduce(ls__mesh *mesh, const ls__operation *operation, void *to, size_t elements);
 
-ls_status ls__mesh_all_reduce(ls__mesh *mesh, ls__operation *operation);
+ls_status ls__mesh_all_reduce(ls__mesh *mesh, ls__operation *operation); /* and reduce */
 ls_status ls__mesh_reduce_scatter(ls__mesh *mesh, ls__operation *operation);
-ls_status ls__mesh_all_gather(ls__mesh *mesh, ls__operation *operation);
+ls_status ls__mesh_gather(ls__mesh *mesh, ls__operation *operation); /* and all_gather */
+ls_status ls__mesh_scatter(ls__mesh *mesh, ls__operation *operation);
+ls_status ls__mesh_all_to_all(ls__mesh *mesh, ls__operation *operation);
+ls_status ls__mesh_all_to_all_v(ls__mesh *mesh, ls__operation *operation);
 ls_status ls__mesh_broadcast(ls__mesh *mesh, ls__operation *operation);
 ls_status ls__mesh_barrier(ls__mesh *mesh, ls__operation *operation);
 ls_status ls__mesh_alloc(ls__mesh *mesh, ls__operation *operation);

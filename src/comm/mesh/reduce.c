@@ -1,16 +1,27 @@
-/* Reductions. p ranks, n bytes:
+/* Reductions. p ranks, n bytes of send:
  *
  *   all_reduce, small   one-shot: p - 1 messages of n bytes out and in; everyone adds all
  *   all_reduce          pairwise: slice j goes to rank j, which adds the p slices in tree order and
  *                       sends the sum to all; 2 n (p - 1) / p bytes out and in, in rounds of one chunk
  *                       a peer; a round sends chunk k of the slices and chunk k - 1 of the sums
+ *   reduce, small       one message of n bytes to the root, which adds all: n (p - 1) in
+ *   reduce              as all_reduce, but the sums go to the root only: n out, n (p - 1) / p in, the
+ *                       root 2 n (p - 1) / p in
  *   reduce_scatter      the first half of it: n (p - 1) / p out and in */
+#include "comm/blocks.h"
 #include "comm/mesh/mesh.h"
 
 #include "base/error.h"
 
-static ls_status all_reduce_one_shot(ls__mesh *mesh, ls__operation *op) {
+/* Who gets the sums. */
+static bool gets_sums(const ls__operation *op, int rank) {
+    return ls__operation_step(op) == LS__ALL_REDUCE ||
+           (ls__operation_step(op) == LS__REDUCE && rank == op->root);
+}
+
+static ls_status one_shot(ls__mesh *mesh, ls__operation *op) {
     const size_t bytes = op->count * ls_dtype_size(op->dtype);
+    const bool adds = gets_sums(op, mesh->base.rank);
     mesh->table->begin(mesh, op);
     for (int rank = 0; rank < mesh->base.size; rank++) {
         ls__mesh_peer *peer = mesh->peer[rank];
@@ -18,32 +29,40 @@ static ls_status all_reduce_one_shot(ls__mesh *mesh, ls__operation *op) {
         mesh->sources[rank] = peer->self ? op->send : scratch;
         if (peer->self)
             continue;
-        peer->out[0] = ls__mesh_lane_of(op->send, 0, bytes);
-        peer->in[0] = ls__mesh_lane_of(scratch, 0, bytes);
+        if (gets_sums(op, rank))
+            peer->out[0] = ls__mesh_lane_of(op->send, 0, bytes);
+        if (adds)
+            peer->in[0] = ls__mesh_lane_of(scratch, 0, bytes);
     }
     LS_TRY(mesh->table->drive(mesh, op));
-    ls__mesh_reduce(mesh, op, op->recv, op->count);
+    if (adds)
+        ls__mesh_reduce(mesh, op, op->recv, op->count);
     return LS_OK;
 }
 
 /* Which elements belong to which rank, and how they are cut into chunks. */
 typedef struct slices {
-    size_t count;   /* elements: slice r starts at r * count + min(r, rest) */
-    size_t rest;    /* that many slices are one longer */
+    const ls__operation *op;
+    bool whole;   /* sums are collected: slice r starts at r * count + min(r, rest) ... */
+    size_t count; /* ... and that many slices are one longer; else slices are blocks */
+    size_t rest;
     size_t chunk;   /* elements */
     size_t element; /* bytes */
-    bool gather;    /* the sums go to all, at the same place */
 } slices;
 
 static size_t slice_first(const slices *s, int rank) {
-    size_t r = (size_t)rank;
+    const size_t r = (size_t)rank;
+    if (!s->whole)
+        return ls__block_first(s->op, rank);
     return r * s->count + (r < s->rest ? r : s->rest);
 }
 
 /* Elements of chunk k of a rank's slice. */
 static size_t chunk_count(const slices *s, int rank, size_t k) {
-    size_t count = s->count + ((size_t)rank < s->rest), at = k * s->chunk;
-    size_t left = count > at ? count - at : 0;
+    const size_t at = k * s->chunk;
+    const size_t count =
+        s->whole ? s->count + ((size_t)rank < s->rest) : ls__block_count(s->op, rank);
+    const size_t left = count > at ? count - at : 0;
     return left < s->chunk ? left : s->chunk;
 }
 
@@ -52,63 +71,74 @@ static ls__mesh_lane chunk_lane(const slices *s, const void *base, int rank, siz
                             chunk_count(s, rank, k) * s->element);
 }
 
-/* Round k: chunk k of the slices towards their owners, the sums of chunk k - 1 towards all. */
-static void set_lanes(ls__mesh *mesh, const ls__operation *op, const slices *s, size_t k) {
+/* Where the sum of this rank's chunk k goes: to its place where it stays; else it only passes through. */
+static char *sum_of(const ls__mesh *mesh, const slices *s, size_t k) {
+    const int me = mesh->base.rank;
+    if (chunk_count(s, me, k) == 0)
+        return NULL;
+    if (s->whole && !gets_sums(s->op, me))
+        return mesh->scratch + (size_t)me * mesh->chunk;
+    return (char *)s->op->recv + ((s->whole ? slice_first(s, me) : 0) + k * s->chunk) * s->element;
+}
+
+/* Round k: chunk k of the slices towards their owners, the sums of chunk k - 1 towards who gets them. */
+static void set_lanes(ls__mesh *mesh, const slices *s, size_t k) {
     const int me = mesh->base.rank;
     for (int rank = 0; rank < mesh->base.size; rank++) {
         ls__mesh_peer *peer = mesh->peer[rank];
         if (peer->self)
             continue;
-        peer->out[0] = chunk_lane(s, op->send, rank, k);
+        peer->out[0] = chunk_lane(s, s->op->send, rank, k);
         peer->in[0] = ls__mesh_lane_of(mesh->scratch, (size_t)rank * mesh->chunk,
                                        chunk_count(s, me, k) * s->element);
-        if (!s->gather || k == 0)
-            continue;
-        peer->out[1] = chunk_lane(s, op->recv, me, k - 1);
-        peer->in[1] = chunk_lane(s, op->recv, rank, k - 1);
+        if (k > 0 && gets_sums(s->op, rank))
+            peer->out[1] =
+                ls__mesh_lane_of(sum_of(mesh, s, k - 1), 0, chunk_count(s, me, k - 1) * s->element);
+        if (k > 0 && gets_sums(s->op, me))
+            peer->in[1] = chunk_lane(s, s->op->recv, rank, k - 1);
     }
 }
 
-static void reduce_chunk(ls__mesh *mesh, const ls__operation *op, const slices *s, size_t k) {
+static void reduce_chunk(ls__mesh *mesh, const slices *s, size_t k) {
     const int me = mesh->base.rank;
-    const size_t count = chunk_count(s, me, k);
-    char *to = op->recv;
     for (int rank = 0; rank < mesh->base.size; rank++)
-        mesh->sources[rank] = rank == me ? chunk_lane(s, op->send, me, k).at
+        mesh->sources[rank] = rank == me ? chunk_lane(s, s->op->send, me, k).at
                                          : mesh->scratch + (size_t)rank * mesh->chunk;
-    if (count > 0)
-        to += ((s->gather ? slice_first(s, me) : 0) + k * s->chunk) * s->element;
-    ls__mesh_reduce(mesh, op, to, count);
+    ls__mesh_reduce(mesh, s->op, sum_of(mesh, s, k), chunk_count(s, me, k));
 }
 
-static ls_status reduce_slices(ls__mesh *mesh, ls__operation *op, const slices *s) {
-    const size_t longest = s->count + (s->rest > 0);
+/* `longest`: elements of the longest slice. */
+static ls_status reduce_slices(ls__mesh *mesh, ls__operation *op, const slices *s, size_t longest) {
     const size_t rounds = longest / s->chunk + (longest % s->chunk > 0);
     mesh->table->begin(mesh, op);
-    for (size_t k = 0; k == 0 || k < rounds + s->gather; k++) {
-        set_lanes(mesh, op, s, k);
+    for (size_t k = 0; k == 0 || k < rounds + s->whole; k++) {
+        set_lanes(mesh, s, k);
         LS_TRY(mesh->table->drive(mesh, op));
-        reduce_chunk(mesh, op, s, k);
+        reduce_chunk(mesh, s, k);
     }
     return LS_OK;
 }
 
 ls_status ls__mesh_all_reduce(ls__mesh *mesh, ls__operation *op) {
     const size_t element = ls_dtype_size(op->dtype), size = (size_t)mesh->base.size;
-    if (size == 1 || op->count * element <= LS__MESH_ONE_SHOT_BYTES)
-        return size == 1 ? (mesh->sources[0] = op->send,
-                            ls__mesh_reduce(mesh, op, op->recv, op->count), LS_OK)
-                         : all_reduce_one_shot(mesh, op);
-    const slices s = {.count = op->count / size,
+    if (size == 1) {
+        mesh->sources[0] = op->send;
+        ls__mesh_reduce(mesh, op, op->recv, op->count);
+        return LS_OK;
+    }
+    if (op->count * element <= LS__MESH_ONE_SHOT_BYTES)
+        return one_shot(mesh, op);
+    const slices s = {.op = op,
+                      .whole = true,
+                      .count = op->count / size,
                       .rest = op->count % size,
                       .chunk = mesh->chunk / element,
-                      .element = element,
-                      .gather = true};
-    return reduce_slices(mesh, op, &s);
+                      .element = element};
+    return reduce_slices(mesh, op, &s, s.count + (s.rest > 0));
 }
 
 ls_status ls__mesh_reduce_scatter(ls__mesh *mesh, ls__operation *op) {
     const size_t element = ls_dtype_size(op->dtype);
-    const slices s = {.count = op->count, .chunk = mesh->chunk / element, .element = element};
-    return reduce_slices(mesh, op, &s);
+    const slices s = {.op = op, .chunk = mesh->chunk / element, .element = element};
+    return reduce_slices(mesh, op, &s, ls__block_longest(op, mesh->base.size));
 }

@@ -29,14 +29,14 @@ static ls_status timed_out(const ls__mpi *mpi, const ls__operation *operation,
     }
     if (missing > NAMED)
         snprintf(details + used, sizeof details - used, " and %d more", missing - NAMED);
-    return ls__operation_fail(LS_ERR_TIMEOUT, operation, mpi->mesh.base.rank,
+    return ls__operation_fail(LS_ERR_TIMEOUT, operation, ls__own_name(&mpi->mesh.base),
                               "timed out after %.1f s: %s",
                               (double)(ls__now_ns() - mpi->started_ns) * 1e-9, details);
 }
 
 static ls_status gave_up(ls__mpi *mpi, const ls__operation *operation) {
     pthread_mutex_lock(&mpi->reason_lock);
-    ls_status status = ls__operation_fail(LS_ERR_STATE, operation, mpi->mesh.base.rank,
+    ls_status status = ls__operation_fail(LS_ERR_STATE, operation, ls__own_name(&mpi->mesh.base),
                                           "this rank gave up: %s", mpi->reason);
     pthread_mutex_unlock(&mpi->reason_lock);
     return status;

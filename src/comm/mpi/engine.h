@@ -44,6 +44,8 @@ typedef struct ls__mpi_engine {
     void (*cancel)(ls__mpi_request *request);
     /* True in a thread that may call: always, but for MPI that takes calls of the main thread only. */
     bool (*may_call)(void);
+    /* Calls of other threads than the main one are allowed, one at a time at least. */
+    bool (*takes_threads)(void);
     /* "Open MPI v4.1.4", for people */
     void (*describe)(char *text, size_t bytes);
 } ls__mpi_engine;

@@ -9,14 +9,16 @@ ls_status ls__mpi_peer_error(const ls__mpi *mpi, const ls__operation *operation,
                              const ls__mpi_peer *peer, ls_status status, const char *what) {
     char name[LS__MESH_NAME_BYTES];
     mpi->mesh.table->name(&mpi->mesh, peer->rank, name);
-    return ls__operation_fail(status, operation, mpi->mesh.base.rank, "%s %s", name, what);
+    return ls__operation_fail(status, operation, ls__own_name(&mpi->mesh.base), "%s %s", name,
+                              what);
 }
 
 ls_status ls__mpi_failed(const ls__mpi *mpi, const ls__operation *operation, int peer,
                          const char *text) {
     char what[LS__MPI_TEXT_BYTES + 32];
     if (peer < 0)
-        return ls__operation_fail(LS_ERR_PEER, operation, mpi->mesh.base.rank, "%s", text);
+        return ls__operation_fail(LS_ERR_PEER, operation, ls__own_name(&mpi->mesh.base), "%s",
+                                  text);
     snprintf(what, sizeof what, "cannot be reached: %s", text);
     return ls__mpi_peer_error(mpi, operation, ls__mpi_peer_of(mpi, peer), LS_ERR_PEER, what);
 }
@@ -53,25 +55,42 @@ ls_status ls__mpi_test(ls__mpi *mpi, const ls__operation *operation, ls__mpi_slo
 
 /* --- headers --- */
 
+static bool is_point(const ls__operation *op) {
+    return op->header.kind == LS__SEND || op->header.kind == LS__RECV ||
+           op->header.kind == LS__SENDRECV;
+}
+
 /* A send of up to 64 KiB may come before its recv; a longer one is waited for by its sender, who thus
  * will not come to this operation. */
-static bool is_early(const ls__operation *op, const ls__header *theirs) {
+static bool is_early(const ls__operation *op, const ls__mpi_peer *peer) {
+    const ls__header *theirs = &peer->incoming;
     size_t element = ls_dtype_size((ls_dtype)theirs->dtype), bytes;
-    return op->header.kind != LS__RECV && theirs->magic == LS__HEADER_MAGIC &&
+    return !(is_point(op) && peer->awaited) && theirs->magic == LS__HEADER_MAGIC &&
            theirs->kind == LS__SEND && element > 0 &&
            !__builtin_mul_overflow((size_t)theirs->count, element, &bytes) &&
            bytes <= LS__MPI_EAGER_BYTES;
 }
 
+/* What a header of `peer` must be equal to. */
+static ls__header wanted(const ls__mpi *mpi, const ls__operation *op, const ls__header *theirs) {
+    ls__operation send, recv;
+    if (op->header.kind != LS__SENDRECV || theirs->kind != LS__SEND)
+        return op->header;
+    ls__sendrecv_split(op, mpi->mesh.base.rank, &send, &recv);
+    return recv.header;
+}
+
 static ls_status take_header(ls__mpi *mpi, ls__operation *op, ls__mpi_peer *peer) {
     const ls__header *theirs = &peer->incoming;
-    if (is_early(op, theirs))
+    if (is_early(op, peer))
         return ls__mpi_early_push(peer, theirs);
-    if (op->header.kind == LS__SEND && theirs->kind == LS__SEND)
+    if (is_point(op) && theirs->kind == LS__SEND && !peer->awaited)
         return ls__mpi_peer_error(mpi, op, peer, LS_ERR_MISMATCH,
                                   "sends to this rank, which sends to it: with more than 64 KiB "
-                                  "one of them must call ls_recv first");
-    LS_TRY(ls__header_compare(&op->header, mpi->mesh.base.rank, theirs, peer->rank));
+                                  "one of them must call ls_recv first, or both ls_sendrecv");
+    const ls__header mine = wanted(mpi, op, theirs);
+    LS_TRY(ls__header_compare(&mine, ls__own_name(&mpi->mesh.base), theirs,
+                              ls__name_of(&mpi->mesh.base, peer->rank)));
     if (!peer->awaited) /* equal, but nobody here waits for it */
         return ls__mpi_peer_error(mpi, op, peer, LS_ERR_FORMAT, "sent a header that has no place");
     peer->base.weight = theirs->weight;
@@ -101,7 +120,7 @@ static ls_status step_headers(ls__mpi *mpi, ls__operation *op, ls__mpi_peer *pee
         if (!came)
             return LS_OK;
         *moved = true;
-        peer->held = peer->watched && !is_early(op, &peer->incoming);
+        peer->held = peer->watched && !peer->awaited && !is_early(op, peer);
         if (peer->held)
             peer->held_ns = ls__now_ns();
         else
@@ -120,8 +139,8 @@ static size_t next_piece(ls__mesh_lane *lane, char **at) {
 }
 
 static ls_status step_lanes(ls__mpi *mpi, ls__operation *op, ls__mpi_peer *peer, bool *moved) {
-    const int tag =
-        op->header.kind == LS__SEND || op->header.kind == LS__RECV ? LS__MPI_PAYLOAD : LS__MPI_LANE;
+    const int tag = is_point(op) ? LS__MPI_PAYLOAD : LS__MPI_LANE;
+    const bool may_receive = !peer->awaited && mpi->arrived >= mpi->gate;
     char *at;
     for (int i = 0; i < 2; i++) {
         LS_TRY(ls__mpi_test(mpi, op, &peer->out[i], peer->rank, moved));
@@ -130,7 +149,7 @@ static ls_status step_lanes(ls__mpi *mpi, ls__operation *op, ls__mpi_peer *peer,
             LS_TRY(ls__mpi_send_start(mpi, op, &peer->out[i], peer->rank, tag + i, at, n));
         }
         LS_TRY(ls__mpi_test(mpi, op, &peer->in[i], peer->rank, moved));
-        if (!peer->in[i].active && peer->base.in[i].left > 0 && !peer->awaited) {
+        if (!peer->in[i].active && peer->base.in[i].left > 0 && may_receive) {
             size_t n = next_piece(&peer->base.in[i], &at);
             LS_TRY(ls__mpi_recv_start(mpi, op, &peer->in[i], peer->rank, tag + i, at, n));
         }

@@ -9,16 +9,16 @@
 static void name_peer(const ls__mesh *mesh, int rank, char text[LS__MESH_NAME_BYTES]) {
     const ls__mpi_peer *peer = (const ls__mpi_peer *)mesh->peer[rank];
     if (peer->pid)
-        snprintf(text, LS__MESH_NAME_BYTES, "rank %d (host %s, pid %lld)", rank, peer->host,
-                 (long long)peer->pid);
+        snprintf(text, LS__MESH_NAME_BYTES, "rank %d (host %s, pid %lld)",
+                 ls__name_of(&mesh->base, rank), peer->host, (long long)peer->pid);
     else
-        snprintf(text, LS__MESH_NAME_BYTES, "rank %d", rank);
+        snprintf(text, LS__MESH_NAME_BYTES, "rank %d", ls__name_of(&mesh->base, rank));
 }
 
 static void begin(ls__mesh *mesh, const ls__operation *operation) {
     ls__mpi *mpi = (ls__mpi *)mesh;
     mpi->header = operation->header;
-    mpi->expected = mesh->base.size - 1;
+    mpi->expected = mpi->gate = mesh->base.size - 1;
     for (int rank = 0; rank < mesh->base.size; rank++) {
         ls__mpi_peer *peer = ls__mpi_peer_of(mpi, rank);
         peer->base.weight = operation->header.weight;
@@ -53,7 +53,7 @@ static ls_status check_thread(const ls__mpi *mpi, const ls__operation *operation
     if (mpi->engine->may_call())
         return LS_OK;
     return ls__operation_fail(
-        LS_ERR_UNSUPPORTED, operation, mpi->mesh.base.rank,
+        LS_ERR_UNSUPPORTED, operation, ls__own_name(&mpi->mesh.base),
         "MPI was initialised for calls of the main thread only, and this is another (started "
         "operations run in one); call MPI_Init_thread with MPI_THREAD_SERIALIZED or more");
 }
@@ -61,14 +61,19 @@ static ls_status check_thread(const ls__mpi *mpi, const ls__operation *operation
 static ls_status dispatch(ls__mpi *mpi, ls__operation *operation) {
     LS_TRY(check_thread(mpi, operation));
     if (atomic_load(&mpi->aborted))
-        return ls__operation_fail(LS_ERR_STATE, operation, mpi->mesh.base.rank,
+        return ls__operation_fail(LS_ERR_STATE, operation, ls__own_name(&mpi->mesh.base),
                                   "this rank gave up: %s", mpi->reason);
     LS_TRY(ls__mpi_listen(mpi, operation));
-    if (operation->header.kind == LS__SEND)
+    switch (ls__operation_step(operation)) {
+    case LS__SEND:
         return ls__mpi_send(mpi, operation);
-    if (operation->header.kind == LS__RECV)
+    case LS__RECV:
         return ls__mpi_recv(mpi, operation);
-    return ls__mesh_run(&mpi->mesh, operation);
+    case LS__SENDRECV:
+        return ls__mpi_sendrecv(mpi, operation);
+    default:
+        return ls__mesh_run(&mpi->mesh, operation);
+    }
 }
 
 static void reset(ls__mpi *mpi) {
@@ -78,7 +83,7 @@ static void reset(ls__mpi *mpi) {
         peer->announces = peer->awaited = peer->watched = false;
     }
     mpi->started_ns = ls__now_ns();
-    mpi->arrived = 0;
+    mpi->arrived = mpi->expected = mpi->gate = 0;
     mpi->has_waited = false;
 }
 
@@ -99,13 +104,13 @@ static ls_status run(ls__transport *transport, ls__operation *operation) {
     return status;
 }
 
-static void abort_mpi(ls__transport *transport, const char *reason) {
+static void abort_mpi(ls__transport *transport, ls_status status, const char *reason) {
     ls__mpi *mpi = (ls__mpi *)transport;
     set_reason(mpi, reason);
     atomic_store(&mpi->aborted, true);
     pthread_mutex_lock(&mpi->lock);
     if (mpi->engine->may_call())
-        give_up(mpi, LS_ERR_PEER, reason);
+        give_up(mpi, status, reason);
     pthread_mutex_unlock(&mpi->lock);
 }
 
@@ -144,7 +149,10 @@ static void close_mpi(ls__transport *transport) {
         free_all(mpi);
 }
 
-static const ls__transport_table table = {"mpi", run, close_mpi, abort_mpi};
+static ls_status split(ls__transport *transport, int color, int key, uint64_t deadline,
+                       ls__transport **part);
+
+static const ls__transport_table table = {"mpi", run, close_mpi, abort_mpi, split};
 
 /* --- open --- */
 
@@ -167,7 +175,7 @@ static ls_status add_peers(ls__mpi *mpi) {
 }
 
 /* Who is where, for messages; the first operation, so that all ranks are there afterwards. */
-static ls_status introduce(ls__mpi *mpi, const ls__job_place *place) {
+static ls_status introduce(ls__mpi *mpi, uint64_t deadline) {
     typedef struct card {
         char host[LS__MPI_HOST_BYTES];
         int64_t pid;
@@ -186,7 +194,7 @@ static ls_status introduce(ls__mpi *mpi, const ls__job_place *place) {
                           .recv = all,
                           .count = sizeof mine,
                           .dtype = LS_U8,
-                          .deadline = ls__deadline_ns(place->timeout_s)};
+                          .deadline = deadline};
     LS_TRY_OUT(run(&mpi->mesh.base, &join));
     for (size_t rank = 0; rank < n; rank++) {
         ls__mpi_peer *peer = ls__mpi_peer_of(mpi, (int)rank);
@@ -219,8 +227,9 @@ out:
     return status;
 }
 
-ls_status ls__mpi_open_comm(ls__transport **transport, ls__job_place *place,
-                            const ls__mpi_engine *engine, ls__mpi_comm *comm) {
+/* Takes `comm` over, also on failure. */
+static ls_status open_comm(ls__transport **transport, const ls__mpi_engine *engine,
+                           ls__mpi_comm *comm, uint64_t deadline) {
     ls__mpi *mpi = NULL;
     *transport = NULL;
     ls_status status = make(&mpi, engine, comm);
@@ -228,17 +237,31 @@ ls_status ls__mpi_open_comm(ls__transport **transport, ls__job_place *place,
         engine->close(comm, true);
         return status;
     }
-    place->rank = mpi->mesh.base.rank;
-    place->world_size = mpi->mesh.base.size;
     const ls__operation begin_hearing = {.header = {.kind = LS__ALL_GATHER}};
     LS_TRY_OUT(ls__mpi_recv_start(mpi, &begin_hearing, &mpi->hearing, -1, LS__MPI_GOODBYE,
                                   &mpi->heard, sizeof mpi->heard));
-    LS_TRY_OUT(introduce(mpi, place));
+    mpi->mesh.base.one_thread = !engine->takes_threads();
+    LS_TRY_OUT(introduce(mpi, deadline));
     *transport = &mpi->mesh.base;
     return LS_OK;
 out:
     close_mpi(&mpi->mesh.base);
     return status;
+}
+
+/* MPI_Comm_split has no bound of its own: a barrier that has one comes first. */
+static ls_status split(ls__transport *transport, int color, int key, uint64_t deadline,
+                       ls__transport **part) {
+    ls__mpi *mpi = (ls__mpi *)transport;
+    char text[LS__MPI_TEXT_BYTES] = "";
+    ls__mpi_comm *comm = NULL;
+    ls__operation meet = {.header = {.magic = LS__HEADER_MAGIC, .kind = LS__BARRIER},
+                          .deadline = deadline};
+    *part = NULL;
+    LS_TRY(run(transport, &meet));
+    if (mpi->engine->split(mpi->comm, color, key, &comm, text))
+        return ls__fail(LS_ERR_PEER, "cannot split the job: %s", text);
+    return comm ? open_comm(part, mpi->engine, comm, deadline) : LS_OK;
 }
 
 ls_status ls__mpi_open(ls__transport **transport, ls__job_place *place, const char *which,
@@ -250,5 +273,8 @@ ls_status ls__mpi_open(ls__transport **transport, ls__job_place *place, const ch
     LS_TRY(ls__mpi_load(&engine, which));
     if (engine->open(&comm, handle, text))
         return ls__fail(LS_ERR_SYSTEM, "cannot join through MPI: %s", text);
-    return ls__mpi_open_comm(transport, place, engine, comm);
+    LS_TRY(open_comm(transport, engine, comm, ls__deadline_ns(place->timeout_s)));
+    place->rank = (*transport)->rank;
+    place->world_size = (*transport)->size;
+    return LS_OK;
 }

@@ -76,7 +76,8 @@ typedef struct ls__mpi {
     ls__header header; /* of the operation under way */
     uint64_t started_ns;
     int arrived, expected; /* headers of it */
-    bool *pending;         /* (size) something is left to do with that peer */
+    int gate;      /* headers without which nothing is received: all agree on a collective first */
+    bool *pending; /* (size) something is left to do with that peer */
     bool has_waited;
 
     ls__mpi_goodbye heard; /* where the next goodbye arrives */
@@ -143,14 +144,9 @@ void ls__mpi_free_letters(ls__mpi *mpi);
 
 ls_status ls__mpi_send(ls__mpi *mpi, ls__operation *operation);
 ls_status ls__mpi_recv(ls__mpi *mpi, ls__operation *operation);
+ls_status ls__mpi_sendrecv(ls__mpi *mpi, ls__operation *operation);
 /* Keeps the header of a send that came early; takes the oldest one out: false when there is none. */
 ls_status ls__mpi_early_push(ls__mpi_peer *peer, const ls__header *header);
 bool ls__mpi_early_pop(ls__mpi_peer *peer, ls__header *header);
-
-/* --- mpi.c --- */
-
-/* Takes `comm` over, also on failure. Fills rank and world size of `place`. */
-ls_status ls__mpi_open_comm(ls__transport **transport, ls__job_place *place,
-                            const ls__mpi_engine *engine, ls__mpi_comm *comm);
 
 #endif

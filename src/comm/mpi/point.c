@@ -31,7 +31,7 @@ bool ls__mpi_early_pop(ls__mpi_peer *peer, ls__header *header) {
 static ls_status send_small(ls__mpi *mpi, ls__operation *op, size_t bytes) {
     ls__mpi_letter *letter = calloc(1, sizeof *letter + bytes);
     if (!letter)
-        return ls__operation_fail(LS_ERR_MEMORY, op, mpi->mesh.base.rank,
+        return ls__operation_fail(LS_ERR_MEMORY, op, ls__own_name(&mpi->mesh.base),
                                   "no memory for a message of %zu bytes", bytes);
     letter->header = op->header;
     letter->next = mpi->letters;
@@ -47,7 +47,8 @@ static ls_status send_small(ls__mpi *mpi, ls__operation *op, size_t bytes) {
     return LS_OK;
 }
 
-ls_status ls__mpi_send(ls__mpi *mpi, ls__operation *op) {
+/* Starts a message to a peer. */
+static ls_status post(ls__mpi *mpi, ls__operation *op) {
     ls__mpi_peer *peer = ls__mpi_peer_of(mpi, op->root);
     const size_t bytes = op->count * ls_dtype_size(op->dtype);
     ls__mpi_reap_letters(mpi);
@@ -56,16 +57,41 @@ ls_status ls__mpi_send(ls__mpi *mpi, ls__operation *op) {
     mpi->header = op->header;
     peer->announces = peer->watched = true;
     peer->base.out[0] = ls__mesh_lane_of(op->send, 0, bytes);
-    return ls__mpi_drive(mpi, op);
+    return LS_OK;
 }
 
-ls_status ls__mpi_recv(ls__mpi *mpi, ls__operation *op) {
+/* Takes the header that came early, or awaits it. */
+static ls_status expect(ls__mpi *mpi, const ls__operation *op) {
     ls__mpi_peer *peer = ls__mpi_peer_of(mpi, op->root);
     ls__header theirs;
     mpi->expected = 1;
     peer->base.in[0] = ls__mesh_lane_of(op->recv, 0, op->count * ls_dtype_size(op->dtype));
     peer->awaited = !ls__mpi_early_pop(peer, &theirs);
-    if (!peer->awaited)
-        LS_TRY(ls__header_compare(&op->header, mpi->mesh.base.rank, &theirs, peer->rank));
+    if (peer->awaited)
+        return LS_OK;
+    return ls__header_compare(&op->header, ls__own_name(&mpi->mesh.base), &theirs,
+                              ls__name_of(&mpi->mesh.base, peer->rank));
+}
+
+ls_status ls__mpi_send(ls__mpi *mpi, ls__operation *op) {
+    LS_TRY(post(mpi, op));
+    return ls__mpi_drive(mpi, op);
+}
+
+ls_status ls__mpi_recv(ls__mpi *mpi, ls__operation *op) {
+    LS_TRY(expect(mpi, op));
+    return ls__mpi_drive(mpi, op);
+}
+
+ls_status ls__mpi_sendrecv(ls__mpi *mpi, ls__operation *op) {
+    ls__operation send, recv;
+    if (op->root == mpi->mesh.base.rank) { /* and from there */
+        if (op->count > 0)
+            memcpy(op->recv, op->send, op->count * ls_dtype_size(op->dtype));
+        return LS_OK;
+    }
+    ls__sendrecv_split(op, mpi->mesh.base.rank, &send, &recv);
+    LS_TRY(post(mpi, &send));
+    LS_TRY(expect(mpi, &recv));
     return ls__mpi_drive(mpi, op);
 }

@@ -12,7 +12,7 @@
 #include <string.h>
 
 static bool wants_result(const ls__shm *shm, const ls__operation *op) {
-    return op->header.kind == LS__ALL_GATHER || op->root == shm->base.rank;
+    return ls__operation_step(op) == LS__ALL_GATHER || op->root == shm->base.rank;
 }
 
 /* Elements [i, i + n) of each rank's block out of the halves. */
@@ -52,7 +52,7 @@ ls_status ls__shm_gather(ls__shm *shm, ls__operation *op) {
     }
     const size_t all = ls__block_first(op, shm->base.size) * element;
     LS_TRY(ls__shm_meet_buffers(shm, op, mine, wants_result(shm, op) ? all : 0));
-    if (op->header.kind == LS__GATHER && ls__shm_notice_of(shm, op->root)->recv.region) {
+    if (ls__operation_step(op) == LS__GATHER && ls__shm_notice_of(shm, op->root)->recv.region) {
         char *to = ls__shm_reach(shm, ls__shm_notice_of(shm, op->root)->recv);
         ls__shm_copy(to + ls__block_first(op, shm->base.rank) * element, op->send, mine);
         return ls__shm_sync(shm, op);

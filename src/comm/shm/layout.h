@@ -57,6 +57,7 @@ typedef struct ls__shm_slot {
     char own_reason[LS__SHM_REASON_BYTES];  /* why this rank gave up, written by itself */
     char told_reason[LS__SHM_REASON_BYTES]; /* what became of it, written by the launcher */
     _Atomic uint32_t own_written, told_written;
+    _Atomic uint32_t own_status; /* an ls_status, written before `aborted` */
 } ls__shm_slot;
 
 typedef struct ls__shm_control {

@@ -77,8 +77,9 @@ static void put_cell(ls__shm *shm, flow *out) {
 
 static ls_status take_cell(ls__shm *shm, flow *in) {
     size_t n = cell_bytes(in->left), cell = in->cell % LS__SHM_CELLS;
-    ls_status same = ls__header_compare(&in->op->header, shm->base.rank,
-                                        &in->box->cell[cell].header, in->op->root);
+    ls_status same =
+        ls__header_compare(&in->op->header, ls__own_name(&shm->base), &in->box->cell[cell].header,
+                           ls__name_of(&shm->base, in->op->root));
     if (same != LS_OK) { /* the sender may have returned long ago: it hears at its next call */
         atomic_store(&in->box->refused, 1);
         return same;

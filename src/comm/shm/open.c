@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 static ls_status run_kind(ls__shm *shm, ls__operation *operation) {
-    switch ((ls__kind)operation->header.kind) {
+    switch (ls__operation_step(operation)) {
     case LS__ALL_REDUCE:
         return ls__shm_all_reduce(shm, operation);
     case LS__REDUCE_SCATTER:
@@ -43,7 +43,8 @@ static ls_status run_kind(ls__shm *shm, ls__operation *operation) {
     case LS__FREE:
         return ls__shm_free(shm, operation);
     }
-    return ls__operation_fail(LS_ERR_UNSUPPORTED, operation, shm->base.rank, "unknown operation");
+    return ls__operation_fail(LS_ERR_UNSUPPORTED, operation, ls__own_name(&shm->base),
+                              "unknown operation");
 }
 
 static ls_status run(ls__transport *transport, ls__operation *operation) {
@@ -56,11 +57,12 @@ static ls_status run(ls__transport *transport, ls__operation *operation) {
     return status;
 }
 
-static void abort_shm(ls__transport *transport, const char *reason) {
+static void abort_shm(ls__transport *transport, ls_status status, const char *reason) {
     ls__shm *shm = (ls__shm *)transport;
     ls__shm_slot *slot = ls__shm_my_slot(shm);
     if (!atomic_exchange(&slot->own_written, 1)) {
         snprintf(slot->own_reason, sizeof slot->own_reason, "%s", reason);
+        atomic_store(&slot->own_status, (uint32_t)status);
         uint32_t none = 0;
         atomic_compare_exchange_strong(&shm->control->aborted, &none,
                                        (uint32_t)(shm->base.rank + 1));
@@ -78,7 +80,7 @@ static void close_shm(ls__transport *transport) {
     free(shm);
 }
 
-static const ls__transport_table table = {"shm", run, close_shm, abort_shm};
+static const ls__transport_table table = {"shm", run, close_shm, abort_shm, NULL};
 
 /* Looking at a word for about 5 us pays where the others run at the same time; where ranks outnumber
  * cores, the one we wait for needs this core. */
@@ -110,7 +112,7 @@ static ls_status wait_for_all(ls__shm *shm, double timeout_s) {
     ls_status status = run(&shm->base, &join);
     if (status != LS_OK) {
         ls__fail_context(status, "joining the job");
-        abort_shm(&shm->base, ls_error_text());
+        abort_shm(&shm->base, status, ls_error_text());
     }
     return status;
 }

@@ -67,13 +67,14 @@ static ls_status agree(ls__shm *shm, ls__operation *operation, ls_status mine) {
     text[sizeof text - 1] = '\0';
     LS_TRY(ls__shm_meet(shm, operation, (ls__shm_notice){.status = mine}));
     if (mine != LS_OK)
-        return ls__operation_fail(mine, operation, shm->base.rank, "%s", text);
+        return ls__operation_fail(mine, operation, ls__own_name(&shm->base), "%s", text);
     for (int r = 0; r < shm->base.size; r++) {
         ls_status status = (ls_status)ls__shm_notice_of(shm, r)->status;
         if (status != LS_OK)
-            return ls__operation_fail(status, operation, shm->base.rank,
-                                      "rank %d could not get its part of %zu bytes (%s)", r,
-                                      operation->bytes, ls_status_text(status));
+            return ls__operation_fail(status, operation, ls__own_name(&shm->base),
+                                      "rank %d could not get its part of %zu bytes (%s)",
+                                      ls__name_of(&shm->base, r), operation->bytes,
+                                      ls_status_text(status));
     }
     return LS_OK;
 }
@@ -118,12 +119,13 @@ ls_status ls__shm_free(ls__shm *shm, ls__operation *operation) {
     ls__shm_place place = {.region = region ? region->id : memory ? NO_REGION : 0};
     LS_TRY(ls__shm_meet(shm, operation, (ls__shm_notice){.send = place}));
     if (place.region == NO_REGION)
-        return ls__operation_fail(LS_ERR_ARGUMENT, operation, shm->base.rank,
+        return ls__operation_fail(LS_ERR_ARGUMENT, operation, ls__own_name(&shm->base),
                                   "%p was not given by ls_group_alloc", (void *)memory);
     for (int r = 0; r < shm->base.size; r++)
         if (ls__shm_notice_of(shm, r)->send.region != place.region)
-            return ls__operation_fail(LS_ERR_MISMATCH, operation, shm->base.rank,
-                                      "rank %d frees another block than this rank", r);
+            return ls__operation_fail(LS_ERR_MISMATCH, operation, ls__own_name(&shm->base),
+                                      "rank %d frees another block than this rank",
+                                      ls__name_of(&shm->base, r));
     if (!region)
         return LS_OK;
     *link = region->next;

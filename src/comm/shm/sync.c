@@ -36,18 +36,21 @@ static ls_status fail_aborted(const ls__shm *shm, const ls__operation *operation
                               uint32_t aborted) {
     int rank = (int)(aborted & (LS__SHM_TOLD - 1)) - 1;
     const ls__shm_slot *slot = &shm->control->slot[rank];
-    unsigned pid = atomic_load(&slot->pid);
+    const unsigned pid = atomic_load(&slot->pid);
+    const int name = ls__name_of(&shm->base, rank);
     if (aborted & LS__SHM_TOLD)
-        return ls__operation_fail(LS_ERR_PEER, operation, shm->base.rank, "rank %d (pid %u) %s",
-                                  rank, pid, slot->told_reason);
+        return ls__operation_fail(LS_ERR_PEER, operation, ls__own_name(&shm->base),
+                                  "rank %d (pid %u) %s", name, pid, slot->told_reason);
     if (rank == shm->base.rank)
-        return ls__operation_fail(LS_ERR_PEER, operation, shm->base.rank,
+        return ls__operation_fail(LS_ERR_PEER, operation, ls__own_name(&shm->base),
                                   "this rank gave up before: %s", slot->own_reason);
     /* It gave up over a message of ours: then both sides disagree, and both say so. */
     if (atomic_load(&ls__shm_mailbox_between(shm, shm->base.rank, rank)->refused))
         return ls__fail(LS_ERR_MISMATCH, "%s", slot->own_reason);
-    return ls__operation_fail(LS_ERR_PEER, operation, shm->base.rank,
-                              "rank %d (pid %u) gave up: %s", rank, pid, slot->own_reason);
+    const bool differ = atomic_load(&slot->own_status) == LS_ERR_MISMATCH;
+    return ls__operation_fail(differ ? LS_ERR_MISMATCH : LS_ERR_PEER, operation,
+                              ls__own_name(&shm->base), "rank %d (pid %u) gave up: %s", name, pid,
+                              slot->own_reason);
 }
 
 /* Looks for a reason why the condition cannot come true any more. The caller looks at the condition
@@ -64,11 +67,13 @@ static ls_status find_failure(const ls__shm *shm, const ls__operation *operation
             continue;
         uint32_t pid = atomic_load(&slot->pid);
         if (left)
-            return ls__operation_fail(LS_ERR_PEER, operation, shm->base.rank,
-                                      "rank %d (pid %u) has left the job (ls_job_finish)", r, pid);
+            return ls__operation_fail(LS_ERR_PEER, operation, ls__own_name(&shm->base),
+                                      "rank %d (pid %u) has left the job (ls_job_finish)",
+                                      ls__name_of(&shm->base, r), pid);
         if (look_at_processes && pid && ls__process_gone(pid, atomic_load(&slot->start_time)))
-            return ls__operation_fail(LS_ERR_PEER, operation, shm->base.rank,
-                                      "rank %d (pid %u) ended without leaving the job", r, pid);
+            return ls__operation_fail(LS_ERR_PEER, operation, ls__own_name(&shm->base),
+                                      "rank %d (pid %u) ended without leaving the job",
+                                      ls__name_of(&shm->base, r), pid);
     }
     return LS_OK;
 }
@@ -78,6 +83,7 @@ static size_t describe_rank(const ls__shm *shm, int r, char *text, size_t bytes)
     const ls__shm_slot *slot = &shm->control->slot[r];
     uint32_t pid = atomic_load(&slot->pid);
     int kind = (int)atomic_load(&slot->doing), n;
+    r = ls__name_of(&shm->base, r);
     if (!pid)
         n = snprintf(text, bytes, "rank %d (not started)", r);
     else if (kind)
@@ -101,7 +107,7 @@ static ls_status fail_timeout(const ls__shm *shm, const ls__operation *operation
     }
     double waited = (double)(ls__now_ns() - operation->times.begin_ns) * 1e-9;
     return ls__operation_fail(
-        LS_ERR_TIMEOUT, operation, shm->base.rank,
+        LS_ERR_TIMEOUT, operation, ls__own_name(&shm->base),
         "after %.1f s still waiting for %s; raise LOCKSTEP_TIMEOUT if that is "
         "too short",
         waited, list);
@@ -173,7 +179,8 @@ ls_status ls__shm_meet(ls__shm *shm, ls__operation *operation, ls__shm_notice no
     for (int r = 0; r < shm->base.size; r++) {
         const ls__shm_notice *other = ls__shm_notice_of(shm, r);
         if (r != shm->base.rank)
-            LS_TRY(ls__header_compare(&operation->header, shm->base.rank, &other->header, r));
+            LS_TRY(ls__header_compare(&operation->header, ls__own_name(&shm->base), &other->header,
+                                      ls__name_of(&shm->base, r)));
         if (other->arrived_ns > ready) {
             ready = other->arrived_ns;
             last = r;

@@ -13,28 +13,33 @@ static bool is_waiting(const ls__tcp *tcp, const ls__tcp_peer *peer) {
            (ls__tcp_has_out(peer) || (ls__tcp_wants(tcp, peer) && peer->expect != LS__TCP_ANY));
 }
 
-static bool is_missing(const void *context, int rank) {
-    const ls__tcp *tcp = context;
-    return is_waiting(tcp, tcp->peer[rank]);
+/* "1, 2, 5" */
+static void list_missing(const ls__tcp *tcp, char *text, size_t bytes) {
+    size_t used = 0;
+    text[0] = '\0';
+    for (int rank = 0; rank < tcp->mesh.base.size && used + 20 < bytes; rank++)
+        if (is_waiting(tcp, tcp->peer[rank]))
+            used += (size_t)snprintf(text + used, bytes - used, used ? ", %d" : "%d",
+                                     ls__name_of(&tcp->mesh.base, rank));
 }
 
 static ls_status timed_out(const ls__tcp *tcp, const ls__operation *operation) {
     char ranks[160], details[512] = "";
     size_t used = 0;
     int named = 0;
-    ls__tcp_rank_list(ranks, sizeof ranks, tcp->base.size, is_missing, tcp);
-    for (int rank = 0; rank < tcp->base.size && named < 3; rank++) {
+    list_missing(tcp, ranks, sizeof ranks);
+    for (int rank = 0; rank < tcp->mesh.base.size && named < 3; rank++) {
         const ls__tcp_peer *peer = tcp->peer[rank];
         if (!is_waiting(tcp, peer))
             continue;
         bool arrived = peer->expect != LS__TCP_EXPECT_BEGIN && !peer->awaits_want &&
                        peer->expect != LS__TCP_EXPECT_MESSAGE;
-        used += (size_t)snprintf(details + used, sizeof details - used,
-                                 "%srank %d (host %s, pid %lld) %s", named++ ? ", " : "", rank,
-                                 peer->host, (long long)peer->pid,
-                                 arrived ? "stopped in its middle" : "did not arrive at it");
+        used += (size_t)snprintf(
+            details + used, sizeof details - used, "%srank %d (host %s, pid %lld) %s",
+            named++ ? ", " : "", ls__name_of(&tcp->mesh.base, rank), peer->host,
+            (long long)peer->pid, arrived ? "stopped in its middle" : "did not arrive at it");
     }
-    return ls__operation_fail(LS_ERR_TIMEOUT, operation, tcp->base.rank,
+    return ls__operation_fail(LS_ERR_TIMEOUT, operation, ls__own_name(&tcp->mesh.base),
                               "timed out after %.1f s waiting for rank%s %s: %s",
                               (double)(ls__now_ns() - tcp->started_ns) * 1e-9,
                               strchr(ranks, ',') ? "s" : "", ranks, details);
@@ -42,7 +47,7 @@ static ls_status timed_out(const ls__tcp *tcp, const ls__operation *operation) {
 
 static ls_status gave_up(ls__tcp *tcp, const ls__operation *operation) {
     pthread_mutex_lock(&tcp->reason_lock);
-    ls_status status = ls__operation_fail(LS_ERR_STATE, operation, tcp->base.rank,
+    ls_status status = ls__operation_fail(LS_ERR_STATE, operation, ls__own_name(&tcp->mesh.base),
                                           "this rank gave up: %s", tcp->reason);
     pthread_mutex_unlock(&tcp->reason_lock);
     return status;
@@ -78,18 +83,18 @@ static void serve(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer *peer, sh
 /* One visit to every peer that is ready, or to all (polls NULL). */
 static ls_status visit_once(ls__tcp *tcp, ls__operation *operation, const struct pollfd *polls) {
     verdict v = {.status = LS_OK};
-    for (int rank = 0; rank < tcp->base.size && !polls; rank++) {
+    for (int rank = 0; rank < tcp->mesh.base.size && !polls; rank++) {
         /* Headers go out before anything is read: a peer must see the difference, too. */
         ls__tcp_peer *peer = tcp->peer[rank];
         if (peer->fd >= 0 && ls__tcp_has_out(peer) && ls__tcp_flush(peer) < 0)
             judge(&v, ls__tcp_last_words(tcp, operation, peer));
     }
-    for (int rank = 0; rank < tcp->base.size; rank++) {
+    for (int rank = 0; rank < tcp->mesh.base.size; rank++) {
         ls__tcp_peer *peer = tcp->peer[rank];
         if (peer->fd >= 0 && (!polls || polls[rank].revents != 0))
             serve(tcp, operation, peer, polls ? polls[rank].revents : 0, &v);
     }
-    for (int rank = 0; rank < tcp->base.size && v.status != LS_OK; rank++) {
+    for (int rank = 0; rank < tcp->mesh.base.size && v.status != LS_OK; rank++) {
         ls__tcp_peer *peer = tcp->peer[rank];
         if (peer->fd >= 0 && ls__tcp_wants(tcp, peer))
             judge(&v, ls__tcp_read_peer(tcp, operation, peer));
@@ -107,7 +112,7 @@ static ls_status visit(ls__tcp *tcp, ls__operation *operation, const struct poll
 /* How many peers something is still wanted from or for. */
 static int prepare(ls__tcp *tcp) {
     int count = 0;
-    for (int rank = 0; rank < tcp->base.size; rank++) {
+    for (int rank = 0; rank < tcp->mesh.base.size; rank++) {
         ls__tcp_peer *peer = tcp->peer[rank];
         int events = 0;
         if (peer->fd >= 0 && ls__tcp_wants(tcp, peer))
@@ -119,21 +124,22 @@ static int prepare(ls__tcp *tcp) {
         tcp->polls[rank] = (struct pollfd){.fd = events ? peer->fd : -1, .events = (short)events};
         count += is_waiting(tcp, peer);
     }
-    tcp->polls[tcp->base.size] = (struct pollfd){.fd = tcp->wake_fd, .events = POLLIN};
+    tcp->polls[tcp->mesh.base.size] = (struct pollfd){.fd = tcp->wake_fd, .events = POLLIN};
     return count;
 }
 
 ls_status ls__tcp_drive(ls__tcp *tcp, ls__operation *operation) {
     if (atomic_load(&tcp->aborted))
         return gave_up(tcp, operation);
-    for (int rank = 0; rank < tcp->base.size; rank++)
+    for (int rank = 0; rank < tcp->mesh.base.size; rank++)
         tcp->peer[rank]->left = false;
     LS_TRY(visit(tcp, operation, NULL));
     while (prepare(tcp) > 0) {
         tcp->has_waited = true;
-        int n = poll(tcp->polls, (nfds_t)tcp->base.size + 1, ls__tcp_poll_ms(operation->deadline));
+        int n =
+            poll(tcp->polls, (nfds_t)tcp->mesh.base.size + 1, ls__tcp_poll_ms(operation->deadline));
         if (n < 0 && errno != EINTR)
-            return ls__fail_errno(LS_ERR_SYSTEM, errno, "rank %d: poll", tcp->base.rank);
+            return ls__fail_errno(LS_ERR_SYSTEM, errno, "rank %d: poll", tcp->mesh.base.rank);
         if (atomic_load(&tcp->aborted))
             return gave_up(tcp, operation);
         if (n > 0)
@@ -149,7 +155,7 @@ void ls__tcp_settle(ls__tcp *tcp) {
     uint64_t deadline = ls__now_ns() + SETTLE_MS * UINT64_C(1000000);
     for (;;) {
         int count = 0;
-        for (int rank = 0; rank < tcp->base.size; rank++) {
+        for (int rank = 0; rank < tcp->mesh.base.size; rank++) {
             ls__tcp_peer *peer = tcp->peer[rank];
             peer->expect = LS__TCP_NOTHING;
             tcp->polls[rank] = (struct pollfd){.fd = -1};
@@ -162,7 +168,7 @@ void ls__tcp_settle(ls__tcp *tcp) {
         }
         if (count == 0 || ls__now_ns() >= deadline)
             return;
-        (void)poll(tcp->polls, (nfds_t)tcp->base.size, ls__tcp_poll_ms(deadline));
+        (void)poll(tcp->polls, (nfds_t)tcp->mesh.base.size, ls__tcp_poll_ms(deadline));
     }
 }
 
@@ -173,7 +179,7 @@ void ls__tcp_goodbye(ls__tcp *tcp, ls_status status, const char *reason) {
     tcp->said_goodbye = true;
     text[0] = (char)status;
     snprintf(text + 1, sizeof text - 1, "%s", reason);
-    for (int rank = 0; rank < tcp->base.size; rank++) {
+    for (int rank = 0; rank < tcp->mesh.base.size; rank++) {
         ls__tcp_peer *peer = tcp->peer[rank];
         if (peer->fd < 0)
             continue;

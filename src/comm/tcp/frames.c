@@ -10,7 +10,8 @@
 
 /* Between the header and the last byte of what is received. */
 static bool in_data(const ls__tcp_peer *peer) {
-    return peer->expect == LS__TCP_EXPECT_DATA && (peer->in[0].left > 0 || peer->in[1].left > 0);
+    return peer->expect == LS__TCP_EXPECT_DATA &&
+           (peer->base.in[0].left > 0 || peer->base.in[1].left > 0);
 }
 
 bool ls__tcp_wants(const ls__tcp *tcp, const ls__tcp_peer *peer) {
@@ -30,8 +31,9 @@ bool ls__tcp_wants(const ls__tcp *tcp, const ls__tcp_peer *peer) {
 
 static ls_status peer_error(const ls__tcp *tcp, const ls__operation *operation,
                             const ls__tcp_peer *peer, ls_status status, const char *what) {
-    return ls__operation_fail(status, operation, tcp->base.rank, "rank %d (host %s, pid %lld) %s",
-                              peer->rank, peer->host, (long long)peer->pid, what);
+    return ls__operation_fail(
+        status, operation, ls__own_name(&tcp->mesh.base), "rank %d (host %s, pid %lld) %s",
+        ls__name_of(&tcp->mesh.base, peer->rank), peer->host, (long long)peer->pid, what);
 }
 
 static ls_status closed(const ls__tcp *tcp, const ls__operation *operation,
@@ -67,10 +69,11 @@ ls_status ls__tcp_compare(ls__tcp *tcp, const ls__operation *operation, ls__tcp_
     ls__header mine = operation->header;
     if (mine.kind == LS__SENDRECV && theirs->kind == LS__SEND) {
         ls__operation send, recv;
-        ls__sendrecv_split(operation, tcp->base.rank, &send, &recv);
+        ls__sendrecv_split(operation, tcp->mesh.base.rank, &send, &recv);
         mine = recv.header;
     }
-    ls_status status = ls__header_compare(&mine, tcp->base.rank, theirs, peer->rank);
+    ls_status status = ls__header_compare(&mine, ls__own_name(&tcp->mesh.base), theirs,
+                                          ls__name_of(&tcp->mesh.base, peer->rank));
     if (status != LS_OK && peer->fd >= 0)
         refuse(peer, &mine, theirs);
     return status;
@@ -127,7 +130,7 @@ static ls_status take_early(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer
     ls__tcp_take(peer, &message->header, sizeof message->header);
     message->bytes = bytes;
     message->offered = false;
-    peer->fill = (ls__tcp_lane){.at = message->data, .left = bytes};
+    peer->fill = (ls__mesh_lane){.at = message->data, .left = bytes};
     peer->filling = message;
     return LS_OK;
 }
@@ -138,7 +141,7 @@ static void arrive(ls__tcp *tcp, ls__operation *operation, const ls__tcp_peer *p
     if (++tcp->arrived < wanted)
         return;
     operation->times.ready_ns = ls__now_ns();
-    operation->times.last_rank = tcp->has_waited ? peer->rank : tcp->base.rank;
+    operation->times.last_rank = tcp->has_waited ? peer->rank : tcp->mesh.base.rank;
 }
 
 static ls_status take_begin(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer *peer) {
@@ -153,9 +156,9 @@ static ls_status take_begin(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer
     LS_TRY(ls__tcp_compare(tcp, operation, peer, &theirs));
     if (peer->expect != LS__TCP_EXPECT_BEGIN)
         return garbled(tcp, operation, peer);
-    peer->weight = theirs.weight;
+    peer->base.weight = theirs.weight;
     peer->expect = LS__TCP_EXPECT_DATA;
-    arrive(tcp, operation, peer, tcp->base.size - 1);
+    arrive(tcp, operation, peer, tcp->mesh.base.size - 1);
     return LS_OK;
 }
 
@@ -168,7 +171,7 @@ static ls_status take_send(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer 
     size_t bytes = peer->frame.bytes - sizeof theirs;
     ls__tcp_take(peer, &theirs, sizeof theirs);
     LS_TRY(ls__tcp_compare(tcp, operation, peer, &theirs));
-    if (bytes != peer->in[0].left)
+    if (bytes != peer->base.in[0].left)
         return garbled(tcp, operation, peer);
     peer->frame.type = LS__TCP_DATA; /* what is left of the frame is payload */
     peer->expect = LS__TCP_EXPECT_DATA;
@@ -227,8 +230,8 @@ static ls_status take_want(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer 
     ls__tcp_take(peer, &sequence, sizeof sequence);
     if (sequence != operation->header.sequence)
         return garbled(tcp, operation, peer);
-    peer->out[0] = (ls__tcp_lane){.at = (char *)operation->send,
-                                  .left = operation->count * ls_dtype_size(operation->dtype)};
+    peer->base.out[0] = (ls__mesh_lane){.at = (char *)operation->send,
+                                        .left = operation->count * ls_dtype_size(operation->dtype)};
     peer->awaits_want = false;
     arrive(tcp, operation, peer, 1);
     return LS_OK;
@@ -237,7 +240,8 @@ static ls_status take_want(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer 
 static ls_status take_refuse(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer *peer) {
     ls__header both[2];
     ls__tcp_take(peer, both, sizeof both);
-    LS_TRY(ls__header_compare(&both[1], tcp->base.rank, &both[0], peer->rank));
+    LS_TRY(ls__header_compare(&both[1], ls__own_name(&tcp->mesh.base), &both[0],
+                              ls__name_of(&tcp->mesh.base, peer->rank)));
     return garbled(tcp, operation, peer);
 }
 
@@ -277,7 +281,7 @@ static ls_status take_frame(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer
 /* Payload: 1 a piece is complete, 0 not now, -1 with *status */
 static int take_data(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer *peer,
                      ls_status *status) {
-    ls__tcp_lane *lane = peer->in[0].left > 0 ? &peer->in[0] : &peer->in[1];
+    ls__mesh_lane *lane = peer->base.in[0].left > 0 ? &peer->base.in[0] : &peer->base.in[1];
     if (peer->expect != LS__TCP_EXPECT_DATA || peer->frame_left > lane->left) {
         *status = garbled(tcp, operation, peer);
         return -1;

@@ -29,18 +29,18 @@ static ls_status take_early(ls__tcp *tcp, ls__operation *op, ls__tcp_peer *peer,
     const size_t bytes = op->count * ls_dtype_size(op->dtype);
     LS_TRY(ls__tcp_compare(tcp, op, peer, &message->header));
     if (message->offered) {
-        peer->in[0] = (ls__tcp_lane){.at = op->recv, .left = bytes};
+        peer->base.in[0] = (ls__mesh_lane){.at = op->recv, .left = bytes};
         ls__tcp_accept(peer, &message->header);
         return LS_OK;
     }
     if (message->bytes != bytes)
-        return ls__operation_fail(LS_ERR_FORMAT, op, tcp->base.rank,
+        return ls__operation_fail(LS_ERR_FORMAT, op, ls__own_name(&tcp->mesh.base),
                                   "rank %d sent %zu bytes under a header of %zu", peer->rank,
                                   message->bytes, bytes);
     if (bytes > 0)
         memcpy(op->recv, message->data, bytes);
     op->times.ready_ns = ls__now_ns();
-    op->times.last_rank = tcp->base.rank;
+    op->times.last_rank = tcp->mesh.base.rank;
     return LS_OK;
 }
 
@@ -54,8 +54,8 @@ static ls_status expect(ls__tcp *tcp, ls__operation *recv) {
         return status;
     }
     peer->expect = LS__TCP_EXPECT_MESSAGE;
-    peer->in[0] =
-        (ls__tcp_lane){.at = recv->recv, .left = recv->count * ls_dtype_size(recv->dtype)};
+    peer->base.in[0] =
+        (ls__mesh_lane){.at = recv->recv, .left = recv->count * ls_dtype_size(recv->dtype)};
     return LS_OK;
 }
 
@@ -66,8 +66,8 @@ ls_status ls__tcp_recv(ls__tcp *tcp, ls__operation *op) {
 
 ls_status ls__tcp_sendrecv(ls__tcp *tcp, ls__operation *op) {
     ls__operation send, recv;
-    ls__sendrecv_split(op, tcp->base.rank, &send, &recv);
-    if (op->root == tcp->base.rank) {
+    ls__sendrecv_split(op, tcp->mesh.base.rank, &send, &recv);
+    if (op->root == tcp->mesh.base.rank) {
         if (op->count > 0)
             memcpy(op->recv, op->send, op->count * ls_dtype_size(op->dtype));
         return LS_OK;

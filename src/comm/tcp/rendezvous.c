@@ -93,6 +93,8 @@ ls_status ls__tcp_note_recv(ls__tcp_join *join, int rank, int kind, void *body, 
 static ls_status open_rendezvous(ls__tcp_join *join) {
     ls__tcp_address addresses[LS__TCP_ADDRESSES];
     size_t count;
+    if (join->listener >= 0)
+        return LS_OK;
     LS_TRY(ls__tcp_resolve(join->address, join->port, addresses, &count));
     ls_status status = LS_ERR_SYSTEM;
     for (size_t i = 0; i < count && status != LS_OK; i++) {

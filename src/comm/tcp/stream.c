@@ -104,7 +104,7 @@ ssize_t ls__tcp_take_some(ls__tcp_peer *peer, char *to, size_t bytes) {
     }
 }
 
-int ls__tcp_take_lane(ls__tcp_peer *peer, ls__tcp_lane *lane) {
+int ls__tcp_take_lane(ls__tcp_peer *peer, ls__mesh_lane *lane) {
     while (peer->frame_open) {
         ssize_t n = ls__tcp_take_some(peer, lane->at, peer->frame_left);
         if (n <= 0)
@@ -124,12 +124,12 @@ void ls__tcp_queue(ls__tcp_peer *peer, uint32_t type, const void *data, size_t b
         memcpy(to + sizeof frame, data, bytes);
     peer->head_bytes += sizeof frame + bytes;
     if (body_bytes > 0)
-        peer->body = (ls__tcp_lane){.at = (char *)body, .left = body_bytes};
+        peer->body = (ls__mesh_lane){.at = (char *)body, .left = body_bytes};
 }
 
 bool ls__tcp_has_out(const ls__tcp_peer *peer) {
-    return peer->head_at < peer->head_bytes || peer->body.left > 0 || peer->out[0].left > 0 ||
-           peer->out[1].left > 0 || peer->owes_want;
+    return peer->head_at < peer->head_bytes || peer->body.left > 0 || peer->base.out[0].left > 0 ||
+           peer->base.out[1].left > 0 || peer->owes_want;
 }
 
 /* Puts an answer, or the next piece of a lane, behind what the head holds. */
@@ -143,7 +143,7 @@ static void next_frame(ls__tcp_peer *peer) {
     }
     if (peer->head_at > 0 || room < sizeof(ls__tcp_frame))
         return;
-    ls__tcp_lane *lane = peer->out[0].left > 0 ? &peer->out[0] : &peer->out[1];
+    ls__mesh_lane *lane = peer->base.out[0].left > 0 ? &peer->base.out[0] : &peer->base.out[1];
     if (lane->left == 0)
         return;
     size_t n = lane->left < LS__TCP_FRAME_BYTES ? lane->left : LS__TCP_FRAME_BYTES;
@@ -183,7 +183,7 @@ bool ls__tcp_at_boundary(ls__tcp_peer *peer) {
         peer->head_bytes = 0;
         peer->body.left = 0;
     }
-    peer->out[0].left = peer->out[1].left = 0;
+    peer->base.out[0].left = peer->base.out[1].left = 0;
     peer->owes_want = false;
     return peer->head_at == peer->head_bytes && peer->body.left == 0;
 }

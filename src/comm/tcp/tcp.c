@@ -1,7 +1,6 @@
 /* The transport's life: open, run one operation after another, abort, close. */
 #include "comm/tcp/tcp.h"
 
-#include "comm/memory.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,42 +8,43 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { CHUNK_BYTES = 256 * 1024, SMALLEST_CHUNK = 16 * 1024, SCRATCH_BYTES = 64 << 20 };
-
 static ls_status dispatch(ls__tcp *tcp, ls__operation *operation) {
-    switch ((ls__kind)operation->header.kind) {
-    case LS__ALL_REDUCE:
-        return ls__tcp_all_reduce(tcp, operation);
-    case LS__REDUCE_SCATTER:
-        return ls__tcp_reduce_scatter(tcp, operation);
-    case LS__REDUCE:
-        return ls__tcp_all_reduce(tcp, operation);
-    case LS__ALL_GATHER:
-    case LS__GATHER:
-        return ls__tcp_gather(tcp, operation);
-    case LS__SCATTER:
-        return ls__tcp_scatter(tcp, operation);
-    case LS__ALL_TO_ALL:
-        return ls__tcp_all_to_all(tcp, operation);
-    case LS__ALL_TO_ALL_V:
-        return ls__tcp_all_to_all_v(tcp, operation);
-    case LS__BROADCAST:
-        return ls__tcp_broadcast(tcp, operation);
-    case LS__BARRIER:
-        return ls__tcp_barrier(tcp, operation);
+    switch (ls__operation_step(operation)) {
     case LS__SEND:
         return ls__tcp_send(tcp, operation);
     case LS__RECV:
         return ls__tcp_recv(tcp, operation);
     case LS__SENDRECV:
         return ls__tcp_sendrecv(tcp, operation);
-    case LS__ALLOC:
-        return ls__tcp_alloc(tcp, operation);
-    case LS__FREE:
-        return ls__tcp_free(tcp, operation);
+    default:
+        return ls__mesh_run(&tcp->mesh, operation);
     }
-    return ls__fail(LS_ERR_UNSUPPORTED, "tcp: no operation %d", operation->header.kind);
 }
+
+static void begin(ls__mesh *mesh, const ls__operation *operation) {
+    ls__tcp *tcp = (ls__tcp *)mesh;
+    tcp->awaited = mesh->base.size - 1;
+    for (int rank = 0; rank < mesh->base.size; rank++) {
+        ls__tcp_peer *peer = tcp->peer[rank];
+        peer->base.weight = operation->header.weight;
+        if (peer->fd < 0)
+            continue;
+        peer->expect = LS__TCP_EXPECT_BEGIN;
+        ls__tcp_queue(peer, LS__TCP_BEGIN, &operation->header, sizeof operation->header, NULL, 0);
+    }
+}
+
+static ls_status drive(ls__mesh *mesh, ls__operation *operation) {
+    return ls__tcp_drive((ls__tcp *)mesh, operation);
+}
+
+static void name_peer(const ls__mesh *mesh, int rank, char text[LS__MESH_NAME_BYTES]) {
+    const ls__tcp_peer *peer = (const ls__tcp_peer *)mesh->peer[rank];
+    snprintf(text, LS__MESH_NAME_BYTES, "rank %d (host %s, pid %lld)",
+             ls__name_of(&mesh->base, rank), peer->host, (long long)peer->pid);
+}
+
+static const ls__mesh_table mesh_table = {.begin = begin, .drive = drive, .name = name_peer};
 
 /* The reason that peers are told; the first one stays. */
 static void set_reason(ls__tcp *tcp, const char *reason) {
@@ -56,11 +56,11 @@ static void set_reason(ls__tcp *tcp, const char *reason) {
 }
 
 static void reset_peers(ls__tcp *tcp) {
-    for (int rank = 0; rank < tcp->base.size; rank++) {
+    ls__mesh_reset(&tcp->mesh);
+    for (int rank = 0; rank < tcp->mesh.base.size; rank++) {
         ls__tcp_peer *peer = tcp->peer[rank];
         peer->expect = LS__TCP_NOTHING;
         peer->left = peer->awaits_want = peer->owes_want = false;
-        peer->in[0] = peer->in[1] = peer->out[0] = peer->out[1] = (ls__tcp_lane){0};
     }
 }
 
@@ -80,7 +80,7 @@ static ls_status run(ls__transport *transport, ls__operation *operation) {
     tcp->started_ns = ls__now_ns();
     tcp->arrived = tcp->awaited = 0;
     tcp->has_waited = false;
-    operation->times.last_rank = tcp->base.size == 1 ? 0 : -1;
+    operation->times.last_rank = tcp->mesh.base.size == 1 ? 0 : -1;
     reset_peers(tcp);
     ls_status status = dispatch(tcp, operation);
     if (status != LS_OK && status != LS_ERR_ARGUMENT) {
@@ -93,7 +93,7 @@ static ls_status run(ls__transport *transport, ls__operation *operation) {
     return status;
 }
 
-static void abort_tcp(ls__transport *transport, const char *reason) {
+static void abort_tcp(ls__transport *transport, ls_status status, const char *reason) {
     ls__tcp *tcp = (ls__tcp *)transport;
     const uint64_t one = 1;
     set_reason(tcp, reason);
@@ -101,7 +101,7 @@ static void abort_tcp(ls__transport *transport, const char *reason) {
     ssize_t written = write(tcp->wake_fd, &one, sizeof one); /* run may sleep in poll */
     (void)written; /* it cannot fail: the counter is far from full */
     pthread_mutex_lock(&tcp->lock);
-    give_up(tcp, LS_ERR_PEER, reason);
+    give_up(tcp, status, reason);
     pthread_mutex_unlock(&tcp->lock);
 }
 
@@ -125,22 +125,15 @@ static void free_peer(ls__tcp_peer *peer) {
 }
 
 static void free_all(ls__tcp *tcp) {
-    for (int rank = 0; tcp->peer && rank < tcp->base.size; rank++)
+    for (int rank = 0; tcp->peer && rank < tcp->mesh.base.size; rank++)
         free_peer(tcp->peer[rank]);
-    while (tcp->memory) {
-        ls__tcp_memory *block = tcp->memory;
-        tcp->memory = block->next;
-        ls__memory_unmap(block->memory, block->bytes);
-        free(block);
-    }
+    ls__mesh_free_all(&tcp->mesh);
     ls__tcp_close_fd(tcp->wake_fd);
     pthread_mutex_destroy(&tcp->lock);
     pthread_mutex_destroy(&tcp->reason_lock);
     free(tcp->peer);
     free(tcp->polls);
-    free(tcp->sources);
-    free(tcp->weights);
-    free(tcp->scratch);
+    free(tcp->mesh.peer);
     free(tcp);
 }
 
@@ -152,24 +145,26 @@ static void close_tcp(ls__transport *transport) {
     free_all(tcp);
 }
 
-static const ls__transport_table table = {"tcp", run, close_tcp, abort_tcp};
+static const ls__transport_table table = {"tcp", run, close_tcp, abort_tcp, ls__tcp_split};
 
 /* --- open -------------------------------------------------------------------------------------- */
 
 static ls_status add_peers(ls__tcp *tcp) {
-    for (int rank = 0; rank < tcp->base.size; rank++) {
+    for (int rank = 0; rank < tcp->mesh.base.size; rank++) {
         tcp->peer[rank] = calloc(1, sizeof *tcp->peer[rank]);
         if (!tcp->peer[rank])
-            return ls__fail(LS_ERR_MEMORY, "no memory for %d connections", tcp->base.size);
+            return ls__fail(LS_ERR_MEMORY, "no memory for %d connections", tcp->mesh.base.size);
         tcp->peer[rank]->fd = -1;
         tcp->peer[rank]->rank = rank;
+        tcp->peer[rank]->base.self = rank == tcp->mesh.base.rank;
+        tcp->mesh.peer[rank] = &tcp->peer[rank]->base;
     }
     return LS_OK;
 }
 
 /* The connections and names that the rendezvous has found. */
 static void take_over(ls__tcp *tcp, ls__tcp_join *join) {
-    for (int rank = 0; rank < tcp->base.size; rank++) {
+    for (int rank = 0; rank < tcp->mesh.base.size; rank++) {
         ls__tcp_peer *peer = tcp->peer[rank];
         peer->fd = join->fd[rank];
         join->fd[rank] = -1;
@@ -178,32 +173,24 @@ static void take_over(ls__tcp *tcp, ls__tcp_join *join) {
     }
 }
 
-/* Scratch for one chunk a peer: 256 KiB each, less in worlds of more than 256. */
-static size_t choose_chunk(int size) {
-    size_t chunk = SCRATCH_BYTES / (size_t)size / 64 * 64;
-    return chunk > CHUNK_BYTES ? CHUNK_BYTES : chunk < SMALLEST_CHUNK ? SMALLEST_CHUNK : chunk;
-}
-
 static ls_status make(ls__tcp **made, int rank, int size) {
     ls__tcp *tcp = calloc(1, sizeof *tcp);
     const size_t n = (size_t)size;
     *made = NULL;
     if (!tcp)
         return ls__fail(LS_ERR_MEMORY, "no memory for a job");
-    tcp->base = (ls__transport){.table = &table, .rank = rank, .size = size};
+    tcp->mesh.base = (ls__transport){.table = &table, .rank = rank, .size = size};
+    tcp->mesh.table = &mesh_table;
     pthread_mutex_init(&tcp->lock, NULL);
     pthread_mutex_init(&tcp->reason_lock, NULL);
     tcp->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    tcp->chunk = choose_chunk(size);
     tcp->peer = calloc(n, sizeof(ls__tcp_peer *));
     tcp->polls = calloc(n + 1, sizeof *tcp->polls);
-    tcp->sources = calloc(n, sizeof(void *));
-    tcp->weights = calloc(n, sizeof *tcp->weights);
-    tcp->scratch = aligned_alloc(64, n * tcp->chunk);
-    ls_status status = LS_OK;
-    if (tcp->wake_fd < 0)
+    tcp->mesh.peer = calloc(n, sizeof(ls__mesh_peer *));
+    ls_status status = ls__mesh_make(&tcp->mesh);
+    if (status == LS_OK && tcp->wake_fd < 0)
         status = ls__fail_errno(LS_ERR_SYSTEM, errno, "eventfd");
-    else if (!tcp->peer || !tcp->polls || !tcp->sources || !tcp->weights || !tcp->scratch)
+    if (!tcp->peer || !tcp->polls || !tcp->mesh.peer)
         status = ls__fail(LS_ERR_MEMORY, "no memory for a job of %d ranks", size);
     if (status == LS_OK)
         *made = tcp;
@@ -219,13 +206,11 @@ static void free_join(ls__tcp_join *join) {
     free(join->table);
 }
 
-static ls_status prepare_join(ls__tcp_join *join, const char *token) {
+static ls_status prepare_join(ls__tcp_join *join) {
     const size_t n = (size_t)join->world;
     int seats;
     if (join->world > 1)
         LS_TRY(ls__tcp_seats(join, &seats));
-    join->has_token = token && *token;
-    LS_TRY(ls__tcp_key(join->has_token ? token : NULL, join->key));
     join->fd = calloc(n, sizeof *join->fd);
     join->table = calloc(n, sizeof *join->table);
     if (!join->fd || !join->table) {
@@ -238,30 +223,40 @@ static ls_status prepare_join(ls__tcp_join *join, const char *token) {
     return LS_OK;
 }
 
+ls_status ls__tcp_open_join(ls__transport **transport, ls__tcp_join *join) {
+    ls__tcp *tcp = NULL;
+    ls_status status;
+    *transport = NULL;
+    /* All memory first: whoever lacks it never joins, rather than failing when all have joined. */
+    LS_TRY_OUT(prepare_join(join));
+    LS_TRY_OUT(make(&tcp, join->rank, join->world));
+    LS_TRY_OUT(add_peers(tcp));
+    if (join->world > 1)
+        LS_TRY_OUT(ls__tcp_rendezvous(join));
+    take_over(tcp, join);
+    tcp->place = *join->place;
+    tcp->has_token = join->has_token;
+    memcpy(tcp->key, join->key, sizeof tcp->key);
+    *transport = &tcp->mesh.base;
+    tcp = NULL;
+out:
+    if (tcp)
+        free_all(tcp);
+    free_join(join);
+    return status;
+}
+
 ls_status ls__tcp_open(ls__transport **transport, const ls__job_place *place, const char *address,
                        int port, const char *token) {
     ls__tcp_join join = {.place = place,
                          .address = address,
                          .port = port,
+                         .has_token = token && *token,
                          .deadline = ls__deadline_ns(place->timeout_s),
                          .rank = place->rank,
                          .world = place->world_size,
                          .listener = -1};
-    ls__tcp *tcp = NULL;
-    ls_status status;
     *transport = NULL;
-    /* All memory first: whoever lacks it never joins, rather than failing when all have joined. */
-    LS_TRY_OUT(prepare_join(&join, token));
-    LS_TRY_OUT(make(&tcp, join.rank, join.world));
-    LS_TRY_OUT(add_peers(tcp));
-    if (join.world > 1)
-        LS_TRY_OUT(ls__tcp_rendezvous(&join));
-    take_over(tcp, &join);
-    *transport = &tcp->base;
-    tcp = NULL;
-out:
-    if (tcp)
-        free_all(tcp);
-    free_join(&join);
-    return status;
+    LS_TRY(ls__tcp_key(join.has_token ? token : NULL, join.key));
+    return ls__tcp_open_join(transport, &join);
 }

@@ -7,15 +7,15 @@
  *   rendezvous.c  rank 0 collects everybody, the others find it; mesh.c connects all pairs
  *   stream.c      frames on one connection; frames.c what each means to the operation under way
  *   drive.c       moves all connections until an operation is done
- *   collective.c  what the operations share; reduce.c, gather.c, memory.c, point.c the operations
+ *   point.c       send, recv, sendrecv; the collectives are those of src/comm/mesh
+ *   split.c       connections of their own for some of the ranks
  *   tcp.c         open, run, abort, close */
 #ifndef LS_COMM_TCP_TCP_H
 #define LS_COMM_TCP_TCP_H
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "comm/reduce.h"
-#include "comm/transport.h"
+#include "comm/mesh/mesh.h"
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -27,10 +27,9 @@ enum {
     LS__TCP_VERSION = 1,
     LS__TCP_HOST_BYTES = 64,
     LS__TCP_BUFFER_BYTES = 8192,
-    LS__TCP_FRAME_BYTES = 128 * 1024,  /* payload of one DATA frame at most */
-    LS__TCP_EAGER_BYTES = 64 * 1024,   /* a longer send waits for its recv */
-    LS__TCP_INBOX_BYTES = 16 << 20,    /* sends a peer may be ahead of this rank's recvs */
-    LS__TCP_ONE_SHOT_BYTES = 4 * 1024, /* all_reduce up to here: everyone sends all to everyone */
+    LS__TCP_FRAME_BYTES = 128 * 1024, /* payload of one DATA frame at most */
+    LS__TCP_EAGER_BYTES = 64 * 1024,  /* a longer send waits for its recv */
+    LS__TCP_INBOX_BYTES = 16 << 20,   /* sends a peer may be ahead of this rank's recvs */
     LS__TCP_REASON_BYTES = 512,
     LS__TCP_KEY_BYTES = 32,
 };
@@ -128,7 +127,7 @@ typedef struct ls__tcp_join {
     unsigned char key[LS__TCP_KEY_BYTES];
     uint64_t deadline, next_log;
     int rank, world;
-    int listener;        /* -1: none */
+    int listener;        /* -1: none; rank 0's may be open already */
     int *fd;             /* (world) connection to each rank, -1: none */
     ls__tcp_card *table; /* (world) */
 } ls__tcp_join;
@@ -209,11 +208,6 @@ typedef struct ls__tcp_frame {
     uint32_t type, bytes;
 } ls__tcp_frame;
 
-typedef struct ls__tcp_lane {
-    char *at;
-    size_t left;
-} ls__tcp_lane;
-
 typedef struct ls__tcp_message {
     struct ls__tcp_message *next;
     ls__header header;
@@ -232,11 +226,11 @@ typedef enum ls__tcp_expect {
 } ls__tcp_expect;
 
 typedef struct ls__tcp_peer {
+    ls__mesh_peer base;
     int fd; /* -1: this rank itself */
     int rank;
     int64_t pid;
     char host[LS__TCP_HOST_BYTES];
-    double weight; /* from its header of this operation */
 
     /* incoming */
     ls__tcp_expect expect;
@@ -247,19 +241,17 @@ typedef struct ls__tcp_peer {
     size_t frame_left; /* bytes of its body not yet taken */
     size_t buffer_at, buffer_end;
     unsigned char buffer[LS__TCP_BUFFER_BYTES];
-    ls__tcp_lane in[2];
     ls__tcp_message *filling; /* an early send whose payload is arriving in `fill` */
-    ls__tcp_lane fill;
+    ls__mesh_lane fill;
     ls__tcp_message *inbox, **inbox_end;
     size_t inbox_bytes;
 
     /* outgoing: the frame under way, then what is left of the lanes */
     unsigned char head[192];
     size_t head_at, head_bytes;
-    ls__tcp_lane body;
+    ls__mesh_lane body;
     bool owes_want; /* the answer to an OFFER goes out when no other frame is in its middle */
     uint64_t owed_sequence;
-    ls__tcp_lane out[2];
 } ls__tcp_peer;
 
 /* 1 done, 0 not now, -1 error in errno (ECONNRESET also for a peaceful end of the stream). */
@@ -271,7 +263,7 @@ void ls__tcp_take(ls__tcp_peer *peer, void *data, size_t bytes);
 /* Up to `bytes` bytes of the open frame's body: the count, 0 not now, -1 */
 ssize_t ls__tcp_take_some(ls__tcp_peer *peer, char *to, size_t bytes);
 /* Body bytes straight into a lane: 1 the frame's share is there, 0 not now, -1. */
-int ls__tcp_take_lane(ls__tcp_peer *peer, ls__tcp_lane *lane);
+int ls__tcp_take_lane(ls__tcp_peer *peer, ls__mesh_lane *lane);
 /* Puts a frame with up to 160 bytes of body behind those queued, followed by `body`. */
 void ls__tcp_queue(ls__tcp_peer *peer, uint32_t type, const void *data, size_t bytes,
                    const void *body, size_t body_bytes);
@@ -283,21 +275,10 @@ bool ls__tcp_at_boundary(ls__tcp_peer *peer);
 
 /* --- the transport --- */
 
-typedef struct ls__tcp_memory {
-    struct ls__tcp_memory *next;
-    void *memory;
-    size_t bytes;
-} ls__tcp_memory;
-
 typedef struct ls__tcp {
-    ls__transport base;
+    ls__mesh mesh;
     ls__tcp_peer **peer;  /* (size) */
     struct pollfd *polls; /* (size + 1), the last is wake_fd */
-    const void **sources; /* (size) */
-    double *weights;      /* (size) */
-    char *scratch;        /* (size, chunk) */
-    size_t chunk;         /* bytes a peer and round, equal on all ranks */
-    ls__tcp_memory *memory;
 
     uint64_t started_ns; /* this operation */
     int arrived;         /* headers of it received */
@@ -311,7 +292,18 @@ typedef struct ls__tcp {
     pthread_mutex_t reason_lock;
     char reason[LS__TCP_REASON_BYTES];
     bool said_goodbye;
+
+    /* what split.c joins by */
+    ls__job_place place;
+    bool has_token;
+    unsigned char key[LS__TCP_KEY_BYTES];
+    uint64_t splits;
 } ls__tcp;
+
+/* Connects the ranks that `join` describes; address, port, deadline, ranks and proof are set. */
+ls_status ls__tcp_open_join(ls__transport **transport, ls__tcp_join *join);
+ls_status ls__tcp_split(ls__transport *transport, int color, int key, uint64_t deadline,
+                        ls__transport **part);
 
 /* Moves everything the peers' states ask for; returns when nothing is wanted any more. */
 ls_status ls__tcp_drive(ls__tcp *tcp, ls__operation *operation);
@@ -335,22 +327,6 @@ void ls__tcp_settle(ls__tcp *tcp);
 /* Sends `reason` as the last frame to everyone, where the stream allows it; the lock is held. */
 void ls__tcp_goodbye(ls__tcp *tcp, ls_status status, const char *reason);
 
-/* collective.c. Every peer's header is awaited, and this rank's sent; lanes may be set before or after. */
-void ls__tcp_begin(ls__tcp *tcp, const ls__operation *operation);
-ls__tcp_lane ls__tcp_lane_of(const void *base, size_t offset, size_t bytes);
-/* After all headers are here: `to` = the reduction of tcp->sources, every rank's part of it. */
-void ls__tcp_reduce(ls__tcp *tcp, const ls__operation *operation, void *to, size_t elements);
-
-ls_status ls__tcp_all_reduce(ls__tcp *tcp, ls__operation *operation); /* and reduce */
-ls_status ls__tcp_reduce_scatter(ls__tcp *tcp, ls__operation *operation);
-ls_status ls__tcp_gather(ls__tcp *tcp, ls__operation *operation); /* and all_gather */
-ls_status ls__tcp_scatter(ls__tcp *tcp, ls__operation *operation);
-ls_status ls__tcp_all_to_all(ls__tcp *tcp, ls__operation *operation);
-ls_status ls__tcp_all_to_all_v(ls__tcp *tcp, ls__operation *operation);
-ls_status ls__tcp_broadcast(ls__tcp *tcp, ls__operation *operation);
-ls_status ls__tcp_barrier(ls__tcp *tcp, ls__operation *operation);
-ls_status ls__tcp_alloc(ls__tcp *tcp, ls__operation *operation);
-ls_status ls__tcp_free(ls__tcp *tcp, ls__operation *operation);
 ls_status ls__tcp_send(ls__tcp *tcp, ls__operation *operation);
 ls_status ls__tcp_recv(ls__tcp *tcp, ls__operation *operation);
 ls_status ls__tcp_sendrecv(ls__tcp *tcp, ls__operation *operation);

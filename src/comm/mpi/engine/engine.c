@@ -218,6 +218,10 @@ static bool may_call(void) {
     return is_main;
 }
 
+static bool takes_threads(void) {
+    return level >= MPI_THREAD_SERIALIZED;
+}
+
 static void describe(char *text, size_t bytes) {
     char words[MPI_MAX_LIBRARY_VERSION_STRING] = "";
     int length = 0;
@@ -244,6 +248,7 @@ static const ls__mpi_engine engine = {
     .test = test,
     .cancel = cancel,
     .may_call = may_call,
+    .takes_threads = takes_threads,
     .describe = describe,
 };
 

@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Ranks on several hosts, which are told apart by LOCKSTEP_HOST_ID, or are network namespaces: shared memory inside,
+# the network between. The same bits as with one host; who dies, leaves or calls something else is named everywhere.
+# shellcheck source=tests/lib.sh
+. "$(dirname "$0")/lib.sh"
+has_tcp || skip "no tcp in this build, or no loopback"
+ranks=$build/tests/program_ranks
+unset LOCKSTEP_TRANSPORT
+
+# start "HOST HOST ..." WHAT [MARK]: rank i on the i-th host, in the background; what it says goes to $work/rankI.log
+start() {
+  local hosts host rank=0 port
+  read -ra hosts <<<"$1"
+  shift
+  port=$(free_port)
+  pids=()
+  for host in "${hosts[@]}"; do
+    LOCKSTEP_HOST_ID=$host RANK=$rank WORLD_SIZE=${#hosts[@]} MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
+      LOCKSTEP_TIMEOUT=${timeout:-20} "$ranks" "$@" >"$work/rank$rank.log" 2>&1 &
+    pids+=($!)
+    rank=$((rank + 1))
+  done
+}
+
+# ends WHAT: all ranks exit with 0
+ends() {
+  local rank
+  for rank in "${!pids[@]}"; do
+    wait "${pids[rank]}" || { fail "$1: rank $rank"; cat "$work/rank$rank.log"; }
+  done
+}
+
+# same_bits "HOSTS" TRANSPORT: as over plain tcp
+same_bits() {
+  local n want got
+  n=$(wc -w <<<"$1")
+  LOCKSTEP_TRANSPORT=tcp start "$1" bits
+  ends "bits of $n over tcp"
+  want=$(cat "$work"/rank*.log | grep -o 'bits [0-9a-f]*' | sort -u)
+  start "$1" bits
+  ends "bits of $1"
+  got=$(cat "$work"/rank*.log | grep -o 'bits [0-9a-f]*' | sort -u)
+  [ "$got" = "$want" ] || fail "$1: $got, over tcp: $want"
+  [ "$(grep -l "transport $2\$" "$work"/rank*.log | wc -l)" = "$n" ] || { fail "$1: not $2"; cat "$work"/rank*.log; }
+  rm -f "$work"/rank*.log
+}
+
+same_bits "a a a" shm
+same_bits "a a b b" shm+tcp
+same_bits "a a b b c c" shm+tcp
+same_bits "a a a a b b b b" shm+tcp
+same_bits "a b" tcp
+same_bits "a a a b b" tcp       # as many ranks on each machine, or sums could not be made in two steps
+same_bits "a b a b" tcp         # ranks of a machine that do not follow each other
+same_bits "a a a b b b" tcp     # a subtree has a power of two of ranks
+
+for hosts in "a a a" "a a b b" "a a b b c c" "a a a b b"; do
+  for what in grid point; do
+    start "$hosts" $what
+    ends "$what of $hosts"
+  done
+done
+
+start "a a b b" mismatch
+ends "mismatch"
+for rank in 0 1 2 3; do grep -q 'broadcast' "$work/rank$rank.log" || fail "rank $rank does not hear of the broadcast"; done
+start "a a b b" leave
+ends "leave"
+
+# a rank of the other host is killed: everyone ends soon, and rank 3 is named
+start "a a b b" loop "$work/mark"
+for ((i = 0; i < 200; i++)); do [ -f "$work/mark" ] && break; sleep 0.05; done
+[ -f "$work/mark" ] || fail "the loop does not run"
+kill -9 "${pids[3]}"
+for ((i = 0; i < 100; i++)); do kill -0 "${pids[0]}" "${pids[1]}" "${pids[2]}" 2>/dev/null || break; sleep 0.05; done
+for rank in 0 1 2; do
+  wait "${pids[rank]}"
+  [ $? = 4 ] || fail "rank $rank did not fail with its peer"
+  grep -q 'rank 3' "$work/rank$rank.log" || { fail "killed: rank $rank does not name rank 3"; cat "$work/rank$rank.log"; }
+done
+wait 2>/dev/null
+want_nothing_left "hosts"
+finish
