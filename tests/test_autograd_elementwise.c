@@ -214,6 +214,105 @@ static void test_layer_norm(void **state) {
     CHECK_ALL(checks);
 }
 
+/* Inputs: x, branch, and the branch's bias where there are three. */
+static ls_tensor *build_residual_add(ls_step *step, const struct check *c, ls_tensor **in) {
+    return ls_residual_add(step, in[0], in[1], c->inputs == 3 ? in[2] : NULL);
+}
+
+static void residual_add(const struct check *c, const double *const *in, double *y) {
+    size_t count = check_count(c->out.shape, c->out.dims), n = c->out.shape[c->out.dims - 1];
+    for (size_t i = 0; i < count; i++)
+        y[i] = in[0][i] + in[1][i] + (c->inputs == 3 ? in[2][i % n] : 0);
+}
+
+/* The norm, and half of the sum. Inputs: x, branch, weight, bias, the branch's bias where there are five. */
+static ls_tensor *build_residual_norm(ls_step *step, const struct check *c, ls_tensor **in) {
+    ls_tensor *sum, *bias = c->inputs == 5 ? in[4] : NULL;
+    ls_tensor *y = ls_residual_layer_norm(step, in[0], in[1], bias, in[2], in[3], 1e-5F, &sum);
+    return ls_add(step, y, ls_scale(step, sum, 0.5F));
+}
+
+static void residual_norm(const struct check *c, const double *const *in, double *y) {
+    size_t count = check_count(c->out.shape, c->out.dims), n = c->out.shape[c->out.dims - 1];
+    double *sum = malloc(count * sizeof *sum);
+    assert_non_null(sum);
+    for (size_t i = 0; i < count; i++)
+        sum[i] = in[0][i] + in[1][i] + (c->inputs == 5 ? in[4][i % n] : 0);
+    layer_norm(c, (const double *[]){sum, in[2], in[3]}, y);
+    for (size_t i = 0; i < count; i++)
+        y[i] += 0.5 * sum[i];
+    free(sum);
+}
+
+#define RESIDUAL_SHAPES                                                                            \
+    {3, {2, 3, 8}}, {3, {2, 3, 8}}, {1, {8}}, {1, {8}}, {                                          \
+        1, {                                                                                       \
+            8                                                                                      \
+        }                                                                                          \
+    }
+#define RESIDUAL(name, operation, inputs)                                                          \
+    {                                                                                              \
+        name, build_##operation, operation, inputs, {RESIDUAL_SHAPES}, {                           \
+            3, {                                                                                   \
+                2, 3, 8                                                                            \
+            }                                                                                      \
+        }                                                                                          \
+    }
+
+static void test_residual(void **state) {
+    (void)state;
+    static const struct check checks[] = {
+        RESIDUAL("residual_add", residual_add, 3),
+        RESIDUAL("residual_add without bias", residual_add, 2),
+        RESIDUAL("residual_layer_norm", residual_norm, 5),
+        RESIDUAL("residual_layer_norm without bias", residual_norm, 4),
+    };
+    CHECK_ALL(checks);
+}
+
+static ls_tensor *build_bias_gelu(ls_step *step, const struct check *c, ls_tensor **in) {
+    (void)c;
+    return ls_bias_gelu_tanh(step, in[0], in[1]);
+}
+
+/* The gradient of x is needed by two: it must not be overwritten by the first. */
+static ls_tensor *build_shared_bias_gelu(ls_step *step, const struct check *c, ls_tensor **in) {
+    (void)c;
+    ls_tensor *y = ls_bias_gelu_tanh(step, in[0], in[1]);
+    return ls_add(step, ls_scale(step, in[0], 2), y);
+}
+
+static double gelu_tanh_of(double x) {
+    return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+
+static void bias_gelu(const struct check *c, const double *const *in, double *y) {
+    size_t count = check_count(c->out.shape, c->out.dims), n = c->out.shape[c->out.dims - 1];
+    for (size_t i = 0; i < count; i++)
+        y[i] = gelu_tanh_of(in[0][i] + in[1][i % n]);
+}
+
+static void shared_bias_gelu(const struct check *c, const double *const *in, double *y) {
+    bias_gelu(c, in, y);
+    for (size_t i = 0; i < check_count(c->out.shape, c->out.dims); i++)
+        y[i] += 2 * in[0][i];
+}
+
+static void test_bias_gelu(void **state) {
+    (void)state;
+    static const struct check checks[] = {
+        {"bias_gelu", build_bias_gelu, bias_gelu, 2, {{2, {4, 9}}, {1, {9}}}, {2, {4, 9}}},
+        {"bias_gelu 3d", build_bias_gelu, bias_gelu, 2, {{3, {2, 3, 5}}, {1, {5}}}, {3, {2, 3, 5}}},
+        {"bias_gelu, x used twice",
+         build_shared_bias_gelu,
+         shared_bias_gelu,
+         2,
+         {{2, {4, 9}}, {1, {9}}},
+         {2, {4, 9}}},
+    };
+    CHECK_ALL(checks);
+}
+
 static const float running_mean[] = {0.5F, -0.25F, 1.0F}, running_var[] = {2.0F, 0.5F, 1.5F};
 
 static ls_tensor *build_batch_norm(ls_step *step, const struct check *c, ls_tensor **in) {
@@ -395,6 +494,8 @@ int main(void) {
         cmocka_unit_test(test_binary),
         cmocka_unit_test(test_softmax),
         cmocka_unit_test(test_layer_norm),
+        cmocka_unit_test(test_residual),
+        cmocka_unit_test(test_bias_gelu),
         cmocka_unit_test(test_batch_norm),
         cmocka_unit_test(test_batch_norm_uses_running_statistics_when_not_training),
         cmocka_unit_test(test_batch_norm_of_one_value),

@@ -92,6 +92,16 @@ static void test_shapes_of_norms_and_arithmetic(void **state) {
     REFUSED(
         ls_layer_norm(s, T(2, 3), T(2), T(3), 1e-5F), LS_ERR_ARGUMENT,
         "layer_norm: x (2, 3) does not fit weight (2) and bias (3): want (..., C), (C) and (C)");
+    REFUSED(ls_residual_add(s, T(2, 3), T(3, 2), NULL), LS_ERR_ARGUMENT,
+            "residual_add: x (2, 3) does not fit branch (3, 2) and its bias none: want (..., C) "
+            "twice and (C)");
+    ls_tensor *sum;
+    REFUSED(ls_residual_layer_norm(s, T(2, 3), T(2, 3), T(2), T(3), T(3), 1e-5F, &sum),
+            LS_ERR_ARGUMENT,
+            "residual_layer_norm: x (2, 3) does not fit branch (2, 3) and its bias (2): want "
+            "(..., C) twice and (C)");
+    REFUSED(ls_bias_gelu_tanh(s, T(2, 3), T(2)), LS_ERR_ARGUMENT,
+            "bias_gelu_tanh: x (2, 3) does not fit bias (2): want (..., C) and (C)");
     REFUSED(ls_batch_norm(s, T(2, 3), T(2), T(2), (ls_batch_norm_state){0}, 1e-5F), LS_ERR_ARGUMENT,
             "batch_norm: x (2, 3) does not fit weight (2) and bias (2): want (3)");
     REFUSED(ls_batch_norm(s, T(3), T(3), T(3), (ls_batch_norm_state){0}, 1e-5F), LS_ERR_ARGUMENT,

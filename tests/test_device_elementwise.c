@@ -123,6 +123,57 @@ static void test_unary_nan(void **state) {
     }
 }
 
+/* --- gelu of a sum with a bias --- */
+
+static const size_t GELU_SHAPES[][2] = {{1, 1}, {5, 3}, {3, 64}, {130, 300}, {301, 131}};
+
+/* over: dx on the memory of dy */
+static void check_bias_gelu(fixture *f, size_t rows, size_t columns, bool accumulate, bool over) {
+    size_t count = rows * columns;
+    float *x = uniform(f, count, -4, 4), *bias = uniform(f, columns, -2, 2);
+    float *dy = uniform(f, count, -1, 1), *start = destination(f, count, accumulate);
+    float *db0 = destination(f, columns, !accumulate), *y[2], *dx[2], *db[2];
+    double *want = reference(f, NULL, count, false);
+    double *want_dx = reference(f, start, count, accumulate);
+    double *want_db = reference(f, db0, columns, !accumulate);
+    for (size_t i = 0; i < count; i++) {
+        double sum = (double)x[i] + (double)bias[i % columns];
+        double slope = (double)dy[i] * unary_slope(LS__GELU_TANH, sum);
+        want[i] = gelu_tanh(sum);
+        want_dx[i] += slope;
+        want_db[i % columns] += slope;
+    }
+    for (int i = 0; i < 2; i++) {
+        ls_device *device = i ? f->two : f->one;
+        y[i] = destination(f, count, false);
+        dx[i] = copy_of(f, over ? dy : start, count);
+        db[i] = copy_of(f, db0, columns);
+        assert_int_equal(
+            device->table->bias_gelu_forward(device, LS_F32, rows, columns, x, bias, y[i]), LS_OK);
+        expect_close(y[i], want, count, 1e-6, "bias_gelu");
+        assert_int_equal(device->table->bias_gelu_backward(device, LS_F32, rows, columns, x, bias,
+                                                           over ? dx[i] : dy, dx[i], accumulate,
+                                                           db[i], !accumulate),
+                         LS_OK);
+        expect_close(dx[i], want_dx, count, 2e-6, "bias_gelu dx");
+        expect_close(db[i], want_db, columns, 2e-5, "bias_gelu dbias");
+    }
+    expect_equal_bits(y[0], y[1], count * sizeof(float), "bias_gelu, threads");
+    expect_equal_bits(dx[0], dx[1], count * sizeof(float), "bias_gelu dx, threads");
+    expect_equal_bits(db[0], db[1], columns * sizeof(float), "bias_gelu dbias, threads");
+    assert_int_equal(f->one->table->bias_gelu_backward(f->one, LS_F32, rows, columns, x, bias, dy,
+                                                       NULL, false, db[0], false),
+                     LS_OK);
+}
+
+static void test_bias_gelu(void **state) {
+    for (size_t i = 0; i < sizeof GELU_SHAPES / sizeof *GELU_SHAPES; i++) {
+        check_bias_gelu(*state, GELU_SHAPES[i][0], GELU_SHAPES[i][1], false, false);
+        check_bias_gelu(*state, GELU_SHAPES[i][0], GELU_SHAPES[i][1], true, false);
+        check_bias_gelu(*state, GELU_SHAPES[i][0], GELU_SHAPES[i][1], false, true);
+    }
+}
+
 /* --- binary and affine --- */
 
 static const size_t SHAPES[][2] = {{1, 1}, {5, 3}, {3, 64}, {200, 10}, {301, 131}};
@@ -336,11 +387,17 @@ static void test_copy_rows(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_math), cmocka_unit_test(test_math_special),
-        kernel_test(test_unary),     kernel_test(test_unary_nan),
-        kernel_test(test_binary),    kernel_test(test_affine),
-        kernel_test(test_dropout),   kernel_test(test_dropout_by_sample),
-        kernel_test(test_permute),   kernel_test(test_copy_rows),
+        cmocka_unit_test(test_math),
+        cmocka_unit_test(test_math_special),
+        kernel_test(test_bias_gelu),
+        kernel_test(test_unary),
+        kernel_test(test_unary_nan),
+        kernel_test(test_binary),
+        kernel_test(test_affine),
+        kernel_test(test_dropout),
+        kernel_test(test_dropout_by_sample),
+        kernel_test(test_permute),
+        kernel_test(test_copy_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

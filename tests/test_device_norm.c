@@ -51,10 +51,11 @@ static void check_layer_backward(fixture *f, size_t rows, size_t columns, bool a
     float *dy = uniform(f, count, -1, 1);
     float *mean = filled(f, rows, 0), *rstd = filled(f, rows, 0);
     float *dx0 = destination(f, count, accumulate), *dw0 = destination(f, columns, !accumulate);
-    float *db0 = destination(f, columns, accumulate);
+    float *db0 = destination(f, columns, accumulate), *ds0 = destination(f, columns, !accumulate);
     double *dx = reference(f, dx0, count, accumulate),
            *dw = reference(f, dw0, columns, !accumulate);
     double *db = reference(f, db0, columns, accumulate);
+    double *ds = reference(f, ds0, columns, !accumulate);
     for (size_t r = 0; r < rows; r++) {
         double m, s, sum = 0, products = 0;
         layer_reference(columns, x + r * columns, 1e-2, &m, &s);
@@ -72,28 +73,73 @@ static void check_layer_backward(fixture *f, size_t rows, size_t columns, bool a
             size_t i = r * columns + j;
             double n = ((double)x[i] - m) * s, g = (double)dy[i] * (double)w[j];
             dx[i] += s * (g - sum / (double)columns - n * products / (double)columns);
+            ds[j] += dx[i];
         }
     }
-    float *got_x[2], *got_w[2], *got_b[2];
+    float *got_x[2], *got_w[2], *got_b[2], *got_s[2];
     for (int i = 0; i < 2; i++) {
         ls_device *device = i ? f->two : f->one;
+        got_s[i] = copy_of(f, ds0, columns);
         got_x[i] = copy_of(f, dx0, count);
         got_w[i] = copy_of(f, dw0, columns);
         got_b[i] = copy_of(f, db0, columns);
         assert_int_equal(device->table->layer_norm_backward(
                              device, LS_F32, rows, columns, x, w, mean, rstd, dy,
                              only_weight ? NULL : got_x[i], accumulate, got_w[i], !accumulate,
-                             only_weight ? NULL : got_b[i], accumulate),
+                             only_weight ? NULL : got_b[i], accumulate,
+                             only_weight ? NULL : got_s[i], !accumulate),
                          LS_OK);
         expect_close(got_w[i], dw, columns, 1e-5, "layer_norm dweight");
         if (only_weight)
             continue;
         expect_close(got_x[i], dx, count, 1e-5, "layer_norm dx");
         expect_close(got_b[i], db, columns, 1e-5, "layer_norm dbias");
+        expect_close(got_s[i], ds, columns, 2e-5, "layer_norm, sums of dx");
     }
+    expect_equal_bits(got_s[0], got_s[1], columns * sizeof(float), "layer_norm sums, threads");
     expect_equal_bits(got_x[0], got_x[1], count * sizeof(float), "layer_norm dx, threads");
     expect_equal_bits(got_w[0], got_w[1], columns * sizeof(float), "layer_norm dweight, threads");
     expect_equal_bits(got_b[0], got_b[1], columns * sizeof(float), "layer_norm dbias, threads");
+}
+
+/* A residual branch in the same pass: the bits of the sum, and of the norm of it. */
+static void check_residual(fixture *f, size_t rows, size_t columns, bool with_bias) {
+    size_t count = rows * columns;
+    float *x = uniform(f, count, 2, 4), *branch = uniform(f, count, -1, 1);
+    float *branch_bias = with_bias ? uniform(f, columns, -1, 1) : NULL;
+    float *w = uniform(f, columns, -1, 1), *b = uniform(f, columns, -1, 1);
+    float *want = destination(f, count, false), *want_y = destination(f, count, false);
+    float *want_mean = destination(f, rows, false), *want_rstd = destination(f, rows, false);
+    for (size_t i = 0; i < count; i++)
+        want[i] = x[i] + (with_bias ? branch[i] + branch_bias[i % columns] : branch[i]);
+    assert_int_equal(f->one->table->layer_norm_forward(f->one, LS_F32, rows, columns, want, w, b,
+                                                       1e-2F, want_y, want_mean, want_rstd),
+                     LS_OK);
+    for (int i = 0; i < 2; i++) {
+        ls_device *device = i ? f->two : f->one;
+        float *sum = destination(f, count, false), *y = destination(f, count, false);
+        float *mean = destination(f, rows, false), *rstd = destination(f, rows, false);
+        assert_int_equal(
+            device->table->residual_sum(device, LS_F32, rows, columns, x, branch, branch_bias, sum),
+            LS_OK);
+        expect_equal_bits(sum, want, count * sizeof(float), "residual_sum");
+        sum = destination(f, count, false);
+        assert_int_equal(device->table->residual_norm_forward(device, LS_F32, rows, columns, x,
+                                                              branch, branch_bias, w, b, 1e-2F, sum,
+                                                              y, mean, rstd),
+                         LS_OK);
+        expect_equal_bits(sum, want, count * sizeof(float), "residual_norm, sum");
+        expect_equal_bits(y, want_y, count * sizeof(float), "residual_norm");
+        expect_equal_bits(mean, want_mean, rows * sizeof(float), "residual_norm, mean");
+        expect_equal_bits(rstd, want_rstd, rows * sizeof(float), "residual_norm, rstd");
+    }
+}
+
+static void test_residual(void **state) {
+    for (size_t i = 0; i < LAYER_COUNT; i++) {
+        check_residual(*state, LAYERS[i][0], LAYERS[i][1], true);
+        check_residual(*state, LAYERS[i][0], LAYERS[i][1], false);
+    }
 }
 
 static void test_layer_norm(void **state) {
@@ -380,8 +426,8 @@ static void test_max_special(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        kernel_test(test_layer_norm), kernel_test(test_batch_norm),  kernel_test(test_softmax),
-        kernel_test(test_reductions), kernel_test(test_max_special),
+        kernel_test(test_layer_norm), kernel_test(test_residual),   kernel_test(test_batch_norm),
+        kernel_test(test_softmax),    kernel_test(test_reductions), kernel_test(test_max_special),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -39,6 +39,14 @@ LS_API ls_tensor *ls_avg_pool2d(ls_step *step, ls_tensor *x, ls_pool2d_options o
 /* Over the last dimension; weight and bias (C). Ba, Kiros, Hinton 2016. */
 LS_API ls_tensor *ls_layer_norm(ls_step *step, ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
                                 float epsilon);
+/* *sum = x + (branch + branch_bias), where a residual branch (the shape of x) ends in a layer whose bias
+ * (C), or NULL, was left to be added here; the result is layer_norm(*sum). One pass each way, the bits of
+ * ls_residual_add and ls_layer_norm. */
+LS_API ls_tensor *ls_residual_layer_norm(ls_step *step, ls_tensor *x, ls_tensor *branch,
+                                         ls_tensor *branch_bias, ls_tensor *weight, ls_tensor *bias,
+                                         float epsilon, ls_tensor **sum);
+LS_API ls_tensor *ls_residual_add(ls_step *step, ls_tensor *x, ls_tensor *branch,
+                                  ls_tensor *branch_bias);
 /* x (B, C, H, W) or (B, C). Ioffe, Szegedy 2015. Training: normalises with the statistics of this
  * shard and hands them out: batch_mean and batch_var (C; unbiased variance, as PyTorch's running one)
  * receive the statistics times B, so that they can be reduced as (sum, weight) like gradients; the
@@ -59,6 +67,8 @@ LS_API ls_tensor *ls_batch_norm_relu(ls_step *step, ls_tensor *x, ls_tensor *res
 LS_API ls_tensor *ls_relu(ls_step *step, ls_tensor *x);
 LS_API ls_tensor *ls_gelu(ls_step *step, ls_tensor *x);      /* exact: x Phi(x) */
 LS_API ls_tensor *ls_gelu_tanh(ls_step *step, ls_tensor *x); /* GPT-2's tanh form */
+/* gelu_tanh(x + bias), bias (C): in one pass after a layer's product without its bias */
+LS_API ls_tensor *ls_bias_gelu_tanh(ls_step *step, ls_tensor *x, ls_tensor *bias);
 LS_API ls_tensor *ls_tanh(ls_step *step, ls_tensor *x);
 LS_API ls_tensor *ls_sigmoid(ls_step *step, ls_tensor *x);
 LS_API ls_tensor *ls_exp(ls_step *step, ls_tensor *x);

@@ -239,6 +239,17 @@ ls_status ls__tape_gradient(ls_step *step, ls_tensor *tensor, void **destination
     return LS_OK;
 }
 
+ls_status ls__tape_gradient_over(ls_step *step, const ls__node *node, ls_tensor *tensor,
+                                 void **destination, bool *accumulate) {
+    const ls_tensor *dy = node->output->grad;
+    if (!tensor || tensor->parameter || !tensor->need_grad || tensor->grad ||
+        tensor->layout != dy->layout || dy->twin || *dy->holders != 1 || node->output->keep_grad)
+        return ls__tape_gradient(step, tensor, destination, accumulate);
+    *accumulate = false;
+    *destination = dy->data;
+    return share_gradient(step, tensor, dy);
+}
+
 ls_status ls__tape_gradient_in(ls_step *step, ls_tensor *tensor, ls__layout layout,
                                ls__gradient *gradient) {
     *gradient = (ls__gradient){.tensor = tensor, .layout = layout};

@@ -68,6 +68,11 @@ ls_tensor *ls__tape_finish(ls_step *step, const char *name, ls__backward_fn back
  * add. *destination is NULL when nobody wants it: skip the work. Asking is a promise to write. */
 ls_status ls__tape_gradient(ls_step *step, ls_tensor *tensor, void **destination, bool *accumulate);
 
+/* The same for an operation that reads output->grad element by element, each before it writes the one at
+ * its place: where nobody else has it, the destination is that memory itself, in tensor's layout. */
+ls_status ls__tape_gradient_over(ls_step *step, const ls__node *node, ls_tensor *tensor,
+                                 void **destination, bool *accumulate);
+
 /* The same for operations that work in either layout: `data` is where to write, in the layout asked
  * for; done brings it to where the gradient lies. data NULL: nobody wants it, and done does nothing. */
 typedef struct ls__gradient {

@@ -112,11 +112,22 @@ typedef struct ls__device_table {
     ls_status (*layer_norm_forward)(ls_device *device, ls_dtype dtype, size_t rows, size_t columns,
                                     const void *x, const void *weight, const void *bias,
                                     float epsilon, void *y, float *mean, float *rstd);
+    /* dx_sums (columns): dx, as it is left, summed over the rows; wants dx */
     ls_status (*layer_norm_backward)(ls_device *device, ls_dtype dtype, size_t rows, size_t columns,
                                      const void *x, const void *weight, const float *mean,
                                      const float *rstd, const void *dy, void *dx,
                                      bool accumulate_dx, void *dweight, bool accumulate_dweight,
-                                     void *dbias, bool accumulate_dbias);
+                                     void *dbias, bool accumulate_dbias, void *dx_sums,
+                                     bool accumulate_dx_sums);
+    /* sum (rows, columns) = x + (branch + bias); bias (columns) may be NULL */
+    ls_status (*residual_sum)(ls_device *device, ls_dtype dtype, size_t rows, size_t columns,
+                              const void *x, const void *branch, const void *bias, void *sum);
+    /* the same, and y = layer_norm(sum): equal to the bit to one after the other */
+    ls_status (*residual_norm_forward)(ls_device *device, ls_dtype dtype, size_t rows,
+                                       size_t columns, const void *x, const void *branch,
+                                       const void *branch_bias, const void *weight,
+                                       const void *bias, float epsilon, void *sum, void *y,
+                                       float *mean, float *rstd);
     /* training: statistics of x are computed into mean, variance (biased) and rstd; else mean and
      * variance are given and rstd is computed from them. residual (rows, channels) may be NULL. */
     ls_status (*batch_norm_forward)(ls_device *device, ls_dtype dtype, const ls__batch_norm *shape,
@@ -138,6 +149,13 @@ typedef struct ls__device_table {
     ls_status (*unary_backward)(ls_device *device, ls_dtype dtype, ls__unary op, size_t count,
                                 const void *x, const void *y, const void *dy, void *dx,
                                 bool accumulate);
+    /* y (rows, columns) = gelu(x + bias) in the tanh form. Backward: dx may lie on dy where it is not
+     * accumulated; dx and dbias may be NULL. */
+    ls_status (*bias_gelu_forward)(ls_device *device, ls_dtype dtype, size_t rows, size_t columns,
+                                   const void *x, const void *bias, void *y);
+    ls_status (*bias_gelu_backward)(ls_device *device, ls_dtype dtype, size_t rows, size_t columns,
+                                    const void *x, const void *bias, const void *dy, void *dx,
+                                    bool accumulate_dx, void *dbias, bool accumulate_dbias);
     /* y (rows, columns) = a (rows, columns) op b; b has rows * columns elements, or columns
      * (repeated for every row) */
     ls_status (*binary_forward)(ls_device *device, ls_dtype dtype, ls__binary op, size_t rows,

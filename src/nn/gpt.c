@@ -2,7 +2,10 @@
  * weights (in, out), N(0, 0.02), those that end a residual branch N(0, 0.02 / sqrt(2 * layers));
  * the output layer is the token embedding. Dropout, where asked for, acts on the embedding and at
  * the end of each residual branch; there is none on the attention probabilities.
- * B batch, T time, C width, V vocab. */
+ * B batch, T time, C width, V vocab.
+ *
+ * Biases that end a product are added by what reads it next, in the same pass: by gelu, and, where no
+ * dropout lies between, by the sum of the residual branch. */
 #include "nn/models.h"
 
 #include "autograd/checkpoint.h"
@@ -14,6 +17,8 @@
 typedef struct branch {
     ls__module base;
     ls__module *in, *out, *dropout;
+    ls_tensor
+        *bias;    /* (C): of `out`, left to whoever adds the branch up; NULL: it is in the result */
     size_t heads; /* attention only */
 } branch;
 
@@ -44,7 +49,8 @@ static ls_tensor *attention_forward(ls_step *step, ls__module *module, ls_tensor
 /* (B, T, C) -> (B, T, C) */
 static ls_tensor *feed_forward(ls_step *step, ls__module *module, ls_tensor *x) {
     branch *m = (branch *)module;
-    x = ls_gelu_tanh(step, ls__module_forward(step, m->in, x)); /* (B, T, 4C) */
+    x = ls__module_forward(step, m->in, x); /* (B, T, 4C) */
+    x = ls_bias_gelu_tanh(step, x, &m->in->parameters[1]->value);
     x = ls__module_forward(step, m->out, x);
     return ls__module_forward(step, m->dropout, x);
 }
@@ -53,9 +59,12 @@ static ls_tensor *feed_forward(ls_step *step, ls__module *module, ls_tensor *x) 
 static ls_tensor *block_forward(ls_step *step, ls__module *module, ls_tensor *x) {
     block *m = (block *)module;
     ls_tensor *y = ls__module_forward(step, m->ln_1, x);
-    x = ls_add(step, x, ls__module_forward(step, m->attn, y));
+    y = ls__module_forward(step, m->attn, y);
+    ls__layer_norm_add(m->ln_2, y, ((branch *)m->attn)->bias);
     y = ls__module_forward(step, m->ln_2, x);
-    return ls_add(step, x, ls__module_forward(step, m->mlp, y));
+    x = ls__layer_norm_sum(m->ln_2);
+    y = ls__module_forward(step, m->mlp, y);
+    return ls_residual_add(step, x, y, ((branch *)m->mlp)->bias);
 }
 
 enum { BLOCK_PARAMETERS = 12 };
@@ -107,6 +116,7 @@ ls_tensor *ls__gpt_loss(ls_step *step, ls__module *root, ls_tensor *tokens, ls_t
 typedef struct branch_options {
     const char *name, *first; /* "attn", "c_attn" */
     size_t first_out, inner;  /* C -> first_out; inner -> C */
+    bool bias_later;          /* of the first */
     ls__forward_fn forward;
 } branch_options;
 
@@ -117,12 +127,14 @@ static ls_status create_branch(ls__module **module, ls__module *parent, const ls
         .in = spec->width,
         .out = options->first_out,
         .in_out = true,
+        .bias_later = options->bias_later,
         .weight = {.kind = LS__NORMAL, .scale = DEVIATION},
     };
     ls__linear_options out = {
         .in = options->inner,
         .out = spec->width,
         .in_out = true,
+        .bias_later = spec->dropout == 0,
         .weight = {.kind = LS__NORMAL, .scale = last},
     };
     LS_TRY(ls__module_create(module, parent, options->name, sizeof(branch), options->forward));
@@ -130,6 +142,7 @@ static ls_status create_branch(ls__module **module, ls__module *parent, const ls
     m->heads = spec->heads;
     LS_TRY(ls__linear_create(&m->in, *module, options->first, builder, &in));
     LS_TRY(ls__linear_create(&m->out, *module, "c_proj", builder, &out));
+    m->bias = out.bias_later ? &m->out->parameters[1]->value : NULL;
     return ls__dropout_create(&m->dropout, *module, "dropout", spec->dropout);
 }
 
@@ -137,8 +150,8 @@ static ls_status create_block(ls__module *root, const char *name, const ls__buil
                               const ls__spec *spec) {
     ls__module *module;
     size_t c = spec->width;
-    const branch_options attn = {"attn", "c_attn", 3 * c, c, attention_forward};
-    const branch_options mlp = {"mlp", "c_fc", 4 * c, 4 * c, feed_forward};
+    const branch_options attn = {"attn", "c_attn", 3 * c, c, false, attention_forward};
+    const branch_options mlp = {"mlp", "c_fc", 4 * c, 4 * c, true, feed_forward};
     LS_TRY(ls__module_create(&module, root, name, sizeof(block), block_forward));
     block *m = (block *)module;
     LS_TRY(ls__layer_norm_create(&m->ln_1, module, "ln_1", builder, c));

@@ -8,7 +8,8 @@
 /* weight (out, in) as PyTorch, or (in, out) as GPT-2's files; bias (out) */
 typedef struct ls__linear_options {
     size_t in, out;
-    bool in_out; /* weight is (in, out) */
+    bool in_out;     /* weight is (in, out) */
+    bool bias_later; /* forward leaves the bias to what comes next */
     ls__init weight, bias;
 } ls__linear_options;
 ls_status ls__linear_create(ls__module **module, ls__module *parent, const char *name,
@@ -35,6 +36,11 @@ void ls__batch_norm_add(ls__module *module, ls_tensor *residual);
 /* weight and bias (width); epsilon 1e-5 */
 ls_status ls__layer_norm_create(ls__module **module, ls__module *parent, const char *name,
                                 const ls__builder *builder, size_t width);
+
+/* What the next forward adds to its input before it takes the norm: branch + bias, which is (width) or
+ * NULL. `sum` is what that forward left: the input with the branch. */
+void ls__layer_norm_add(ls__module *module, ls_tensor *branch, ls_tensor *bias);
+ls_tensor *ls__layer_norm_sum(const ls__module *module);
 
 /* weight (rows, width) */
 ls_status ls__embedding_create(ls__module **module, ls__module *parent, const char *name,

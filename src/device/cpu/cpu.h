@@ -46,6 +46,14 @@ LS_INLINE void ls__cpu_store(float *y, const float *values, size_t count, bool a
     }
 }
 
+/* Sums over rows, of kernels that make them beside something else: each block of rows leaves its sums
+ * as one row of `partials` (blocks, stride), which are then added in order. The blocks are those of
+ * ls__cpu_sum, and so are the bits. */
+enum { LS__CPU_ROW_BLOCK = 128 };
+size_t ls__cpu_row_blocks(size_t rows);
+void ls__cpu_add_blocks(ls_device *device, const float *partials, size_t blocks, size_t stride,
+                        size_t columns, float *y, bool accumulate);
+
 LS_INLINE size_t ls__min_size(size_t a, size_t b) {
     return a < b ? a : b;
 }
@@ -76,7 +84,15 @@ ls_status ls__cpu_layer_norm_backward(ls_device *device, ls_dtype dtype, size_t 
                                       size_t columns, const void *x, const void *weight,
                                       const float *mean, const float *rstd, const void *dy,
                                       void *dx, bool accumulate_dx, void *dweight,
-                                      bool accumulate_dweight, void *dbias, bool accumulate_dbias);
+                                      bool accumulate_dweight, void *dbias, bool accumulate_dbias,
+                                      void *dx_sums, bool accumulate_dx_sums);
+ls_status ls__cpu_residual_sum(ls_device *device, ls_dtype dtype, size_t rows, size_t columns,
+                               const void *x, const void *branch, const void *bias, void *sum);
+ls_status ls__cpu_residual_norm_forward(ls_device *device, ls_dtype dtype, size_t rows,
+                                        size_t columns, const void *x, const void *branch,
+                                        const void *branch_bias, const void *weight,
+                                        const void *bias, float epsilon, void *sum, void *y,
+                                        float *mean, float *rstd);
 ls_status ls__cpu_batch_norm_forward(ls_device *device, ls_dtype dtype, const ls__batch_norm *shape,
                                      bool training, const void *x, const void *weight,
                                      const void *bias, const void *residual, void *y, float *mean,
@@ -93,6 +109,11 @@ ls_status ls__cpu_unary_forward(ls_device *device, ls_dtype dtype, ls__unary op,
 ls_status ls__cpu_unary_backward(ls_device *device, ls_dtype dtype, ls__unary op, size_t count,
                                  const void *x, const void *y, const void *dy, void *dx,
                                  bool accumulate);
+ls_status ls__cpu_bias_gelu_forward(ls_device *device, ls_dtype dtype, size_t rows, size_t columns,
+                                    const void *x, const void *bias, void *y);
+ls_status ls__cpu_bias_gelu_backward(ls_device *device, ls_dtype dtype, size_t rows, size_t columns,
+                                     const void *x, const void *bias, const void *dy, void *dx,
+                                     bool accumulate_dx, void *dbias, bool accumulate_dbias);
 ls_status ls__cpu_binary_forward(ls_device *device, ls_dtype dtype, ls__binary op, size_t rows,
                                  size_t columns, const void *a, const void *b, bool repeat_b,
                                  void *y);

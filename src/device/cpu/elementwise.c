@@ -2,25 +2,9 @@
 #include <math.h>
 
 #include "device/cpu/cpu.h"
-#include "device/cpu/math.h"
+#include "device/cpu/gelu.h"
 
 /* --- unary --- */
-
-static const float SQRT_HALF = 0.70710678118654752F;
-static const float SQRT_2_OVER_PI = 0.79788456080286536F;
-static const float INVERSE_SQRT_2_PI = 0.39894228040143268F;
-static const float GELU_CUBIC = 0.044715F; /* Hendrycks, Gimpel 2016 */
-
-LS_INLINE float gelu_cdf(float x) {
-    return 0.5F * (1.0F + ls__erf(x * SQRT_HALF));
-}
-
-/* exp(-2u), u = sqrt(2/pi) (x + 0.044715 x^3): (1 + tanh u) / 2 is 1 / (1 + that), which costs half of
- * a tanh. Below the limit of u, x times it is 0 to f32. */
-LS_INLINE float gelu_tanh_power(float x) {
-    float u = -2.0F * SQRT_2_OVER_PI * (x + GELU_CUBIC * x * x * x);
-    return ls__exp(u > 80.0F ? 80.0F : u);
-}
 
 struct unary_arguments {
     ls__unary op;
@@ -40,11 +24,11 @@ LS_KERNEL(unary_forward_body) {
         break;
     case LS__GELU:
         for (size_t i = begin; i < end; i++)
-            y[i] = x[i] * gelu_cdf(x[i]);
+            y[i] = x[i] * ls__gelu_cdf(x[i]);
         break;
     case LS__GELU_TANH:
         for (size_t i = begin; i < end; i++)
-            y[i] = x[i] / (1.0F + gelu_tanh_power(x[i]));
+            y[i] = ls__gelu_tanh(x[i]);
         break;
     case LS__TANH:
         for (size_t i = begin; i < end; i++)
@@ -78,16 +62,6 @@ ls_status ls__cpu_unary_forward(ls_device *device, ls_dtype dtype, ls__unary op,
     return LS_OK;
 }
 
-LS_INLINE float gelu_slope(float x) {
-    return gelu_cdf(x) + x * (INVERSE_SQRT_2_PI * ls__exp(-0.5F * x * x));
-}
-
-LS_INLINE float gelu_tanh_slope(float x) {
-    float power = gelu_tanh_power(x), half = 1.0F / (1.0F + power);
-    float inner = 2.0F * SQRT_2_OVER_PI * (1.0F + 3.0F * GELU_CUBIC * x * x);
-    return half + x * inner * (power * half * half);
-}
-
 /* d[i] = dy[first + i] * op', from x or from y, whichever is cheaper; the other may be NULL */
 LS_INLINE void unary_slopes(ls__unary op, size_t first, size_t count, const float *x,
                             const float *y, const float *dy, float *d) {
@@ -98,11 +72,11 @@ LS_INLINE void unary_slopes(ls__unary op, size_t first, size_t count, const floa
         break;
     case LS__GELU:
         for (size_t i = 0; i < count; i++)
-            d[i] = dy[first + i] * gelu_slope(x[first + i]);
+            d[i] = dy[first + i] * ls__gelu_slope(x[first + i]);
         break;
     case LS__GELU_TANH:
         for (size_t i = 0; i < count; i++)
-            d[i] = dy[first + i] * gelu_tanh_slope(x[first + i]);
+            d[i] = dy[first + i] * ls__gelu_tanh_slope(x[first + i]);
         break;
     case LS__TANH:
         for (size_t i = 0; i < count; i++)

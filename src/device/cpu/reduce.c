@@ -5,7 +5,7 @@
 #include "device/cpu/vector.h"
 
 /* A stripe's partial sums stay in the nearest cache, and its rows are long enough to be fetched ahead. */
-enum { STRIPE = 256, ROW_BLOCK = 128, RUN_BLOCK = 4096 };
+enum { STRIPE = 256, ROW_BLOCK = LS__CPU_ROW_BLOCK, RUN_BLOCK = 4096 };
 
 struct reduce_arguments {
     size_t outer, n, inner;
@@ -71,6 +71,40 @@ ls_status ls__cpu_sum(ls_device *device, ls_dtype dtype, size_t outer, size_t n,
         ls__cpu_parallel(device, outer * stripes_of(inner), n * ls__min_size(inner, STRIPE),
                          sum_stripes_body, &g);
     return LS_OK;
+}
+
+size_t ls__cpu_row_blocks(size_t rows) {
+    return (rows + LS__CPU_ROW_BLOCK - 1) / LS__CPU_ROW_BLOCK;
+}
+
+struct blocks_arguments {
+    const float *partials;
+    size_t blocks, stride, columns;
+    float *y;
+    bool accumulate;
+};
+
+/* Items are stripes of columns. */
+LS_KERNEL(add_blocks_body) {
+    const struct blocks_arguments *g = arguments;
+    for (size_t stripe = begin; stripe < end; stripe++) {
+        size_t first = stripe * STRIPE, width = ls__min_size(STRIPE, g->columns - first);
+        float total[STRIPE] = {0};
+        for (size_t block = 0; block < g->blocks; block++)
+            ls__cpu_store(total, g->partials + block * g->stride + first, width, true);
+        ls__cpu_store(g->y + first, total, width, g->accumulate);
+    }
+}
+
+void ls__cpu_add_blocks(ls_device *device, const float *partials, size_t blocks, size_t stride,
+                        size_t columns, float *y, bool accumulate) {
+    struct blocks_arguments g = {.partials = partials,
+                                 .blocks = blocks,
+                                 .stride = stride,
+                                 .columns = columns,
+                                 .y = y,
+                                 .accumulate = accumulate};
+    ls__cpu_parallel(device, stripes_of(columns), blocks * STRIPE, add_blocks_body, &g);
 }
 
 /* Items are (outer, n) rows. */
