@@ -37,6 +37,32 @@ typedef enum ls_op { LS_SUM, LS_PRODUCT, LS_MIN, LS_MAX, LS_AVG, LS_OP_COUNT } l
 /* This process in the group, 0 .. size - 1. Any thread. */
 LS_API int ls_group_rank(const ls_group *group);
 LS_API int ls_group_size(const ls_group *group);
+/* What messages call it: "world", "world.split2[color 1]". Messages name ranks by their numbers in the
+ * world; where this rank's number in the group is another, they say so. */
+LS_API const char *ls_group_name(const ls_group *group);
+
+/* --- groups of some of the ranks ------------------------------------------------------------------
+ *
+ * A part has memory and connections of its own, a queue and a thread: its operations have no order with
+ * those of other groups and may run at the same time from another thread. It can be split again, lasts
+ * until ls_group_destroy or ls_job_finish, and needs its job, not its parent. When a group breaks, other
+ * groups of its ranks go on; a rank that died breaks each group in which it is waited for. */
+
+enum { LS_GROUP_NONE = -1 }; /* as color: no group for this rank */
+
+/* Collective over `parent`, in the order of its operations. The ranks that give the same color (0 or more)
+ * become one group, numbered by key, then by their rank in the parent. LS_GROUP_NONE: *group is NULL.
+ * The part takes the parent's timeout over. On failure on one rank, others may get LS_ERR_PEER. */
+LS_API ls_status ls_group_split(ls_group *parent, int color, int key, ls_group **group);
+/* The same for one group: `ranks` (count of them, ranks of the parent, each once) in the order of the new
+ * group. All ranks of the parent call it with the same list; those not in it get NULL. */
+LS_API ls_status ls_group_create_subset(ls_group *parent, const int *ranks, int count,
+                                        ls_group **group);
+/* Ends this rank's part in a group: waits for started operations, gives memory, connections and thread
+ * back, memory of ls_group_alloc included. No collective: peers that still wait for this rank in the group
+ * get LS_ERR_PEER. NULL is allowed; the world is the job's, and stays. No other thread may be inside of a
+ * call on the group. */
+LS_API void ls_group_destroy(ls_group *group);
 
 /* recv[i] = op over ranks of send[i], on all ranks. LS_AVG divides the sum by the group's size;
  * integers: truncated towards zero. */

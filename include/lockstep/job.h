@@ -60,7 +60,7 @@ LS_API int ls_job_local_rank(const ls_job *job);
 LS_API int ls_job_local_world_size(const ls_job *job);
 /* "shm", "tcp", "mpi" or "self" (a world of one) */
 LS_API const char *ls_job_transport(const ls_job *job);
-/* The group of all ranks; owned by the job. */
+/* The group of all ranks; owned by the job. Groups made of it are ended with it. */
 LS_API ls_group *ls_job_world(ls_job *job);
 
 #ifdef __cplusplus

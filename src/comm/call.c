@@ -80,11 +80,8 @@ ls_status ls__check_work(const char *name, ls_work **work) {
 ls__operation ls__describe(ls__kind kind, const void *send, void *recv, size_t count,
                            ls_dtype dtype) {
     ls__operation operation = {.send = send, .recv = recv, .count = count, .dtype = dtype};
-    operation.header = (ls__header){.magic = LS__HEADER_MAGIC,
-                                    .kind = (uint16_t)kind,
-                                    .dtype = (uint8_t)dtype,
-                                    .group = 1,
-                                    .count = count};
+    operation.header = (ls__header){
+        .magic = LS__HEADER_MAGIC, .kind = (uint16_t)kind, .dtype = (uint8_t)dtype, .count = count};
     return operation;
 }
 

@@ -11,6 +11,15 @@ int ls_group_size(const ls_group *group) {
     return group ? group->transport->size : 0;
 }
 
+void ls_group_destroy(ls_group *group) {
+    if (group && group != group->world)
+        ls__group_destroy(group);
+}
+
+const char *ls_group_name(const ls_group *group) {
+    return group ? group->name : NULL;
+}
+
 /* --- memory ----------------------------------------------------------------------------------- */
 
 ls_status ls_group_alloc(ls_group *group, size_t bytes, void **memory) {

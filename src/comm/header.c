@@ -21,6 +21,7 @@ static const char *const kind_names[] = {
     [LS__ALL_TO_ALL] = "all_to_all",
     [LS__ALL_TO_ALL_V] = "all_to_all_v",
     [LS__SENDRECV] = "sendrecv",
+    [LS__SPLIT] = "group_split",
 };
 
 enum { KIND_COUNT = sizeof kind_names / sizeof kind_names[0] };
@@ -50,8 +51,13 @@ ls_status ls__operation_fail(ls_status status, const ls__operation *operation, i
         snprintf(peer, sizeof peer, " from rank %d", operation->root);
     else if (header->kind == LS__SENDRECV)
         snprintf(peer, sizeof peer, " to rank %d, from rank %d", operation->root, operation->from);
-    return ls__fail(status, "%s #%llu%s of group world on rank %d: %s", ls__kind_name(header->kind),
-                    (unsigned long long)header->sequence, peer, rank, text);
+    char inside[48] = "";
+    const ls__group_label *label = operation->label;
+    if (label && label->rank != rank)
+        snprintf(inside, sizeof inside, " (rank %d of %d in it)", label->rank, label->size);
+    return ls__fail(status, "%s #%llu%s of group %s on rank %d%s: %s", ls__kind_name(header->kind),
+                    (unsigned long long)header->sequence, peer, label ? label->name : "world", rank,
+                    inside, text);
 }
 
 /* The two sides of a difference, in the words of the one who looks. */

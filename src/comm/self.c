@@ -70,7 +70,7 @@ static ls_status run(ls__transport *transport, ls__operation *op) {
     self *s = (self *)transport;
     op->times.ready_ns = op->times.begin_ns;
     op->times.last_rank = 0;
-    switch ((ls__kind)op->header.kind) {
+    switch (ls__operation_step(op)) {
     case LS__ALL_REDUCE:
     case LS__REDUCE:
     case LS__REDUCE_SCATTER:
@@ -108,7 +108,17 @@ static void abort_self(ls__transport *transport, ls_status status, const char *r
     (void)reason;
 }
 
-static const ls__transport_table table = {"self", run, close_self, abort_self, NULL};
+static ls_status split(ls__transport *transport, int color, int key, uint64_t deadline,
+                       ls__transport **part) {
+    (void)transport;
+    (void)key;
+    (void)deadline;
+    *part = NULL;
+    const ls__job_place alone = {.world_size = 1};
+    return color < 0 ? LS_OK : ls__self_open(part, &alone);
+}
+
+static const ls__transport_table table = {"self", run, close_self, abort_self, split};
 
 ls_status ls__self_open(ls__transport **transport, const ls__job_place *place) {
     self *s = calloc(1, sizeof *s);

@@ -24,6 +24,7 @@ typedef enum ls__kind {
     LS__ALL_TO_ALL,
     LS__ALL_TO_ALL_V,
     LS__SENDRECV, /* its messages travel as LS__SEND: a send or recv of the peer is the other half */
+    LS__SPLIT,    /* ls_group_split; its step is an all_gather */
 } ls__kind;
 
 /* "all_reduce", ...; "?" for no kind */
@@ -48,13 +49,20 @@ typedef struct ls__header {
 
 enum { LS__HEADER_MAGIC = 0x314b534c /* "LSK1" */, LS__OP_WEIGHTED = 0x80 };
 
+/* What messages say about the group of an operation. */
+typedef struct ls__group_label {
+    const char *name;
+    int rank, size; /* this rank in the group */
+} ls__group_label;
+
 /* One operation. Reductions: result = tree sum (or op) over ranks, then `* scale` where scale is
  * 1/size for LS_AVG of floats and 1/(total weight) for weighted ones (ls__reduce_scale). */
 typedef struct ls__operation {
     ls__header header;
     ls__kind
         step; /* what is to be done where that is a step of the operation in the header; else 0 */
-    const void *send; /* layouts as group.h gives them for each kind */
+    const ls__group_label *label; /* NULL: the world */
+    const void *send;             /* layouts as group.h gives them for each kind */
     void *recv;
     size_t count; /* elements of a block; uneven forms: of this rank's block */
     /* (size) uneven forms: elements of every rank's block; LS__ALL_TO_ALL_V: of the blocks of send. NULL:
@@ -68,11 +76,12 @@ typedef struct ls__operation {
     int from; /* sendrecv, as the two that follow */
     size_t recv_count;
     uint64_t recv_sequence;
-    double *total;       /* weighted: receives the global weight, may be NULL */
-    size_t bytes;        /* LS__ALLOC: bytes per rank */
-    void **memory;       /* LS__ALLOC: receives the memory; LS__FREE: *memory is freed */
-    uint64_t deadline;   /* ls__now_ns clock; set by group.c when the operation begins */
-    ls_work_times times; /* the transport fills ready_ns and last_rank */
+    double *total;           /* weighted: receives the global weight, may be NULL */
+    size_t bytes;            /* LS__ALLOC: bytes per rank */
+    void **memory;           /* LS__ALLOC: receives the memory; LS__FREE: *memory is freed */
+    struct ls__split *split; /* LS__SPLIT */
+    uint64_t deadline;       /* ls__now_ns clock; set by group.c when the operation begins */
+    ls_work_times times;     /* the transport fills ready_ns and last_rank */
 } ls__operation;
 
 static inline ls__kind ls__operation_step(const ls__operation *operation) {
@@ -151,7 +160,8 @@ ls_status ls__header_compare(const ls__header *mine, int my_rank, const ls__head
 void ls__sendrecv_split(const ls__operation *operation, int rank, ls__operation *send,
                         ls__operation *recv);
 
-/* Fails with "all_reduce #17 of group world on rank 0: ..." */
+/* Fails with "all_reduce #17 of group world on rank 0: ..."; `rank` is this rank's in the world, and its
+ * number in the group is added where it is another. */
 ls_status ls__operation_fail(ls_status status, const ls__operation *operation, int rank,
                              const char *format, ...) LS_PRINTF(4, 5);
 

@@ -3,6 +3,8 @@
  * costs no change of thread, and a wait on a started one that has not begun takes it over. */
 #include "comm/work.h"
 
+#include "comm/split.h"
+
 #include "base/clock.h"
 #include "base/error.h"
 #include <signal.h>
@@ -23,13 +25,16 @@ static void run_operation(ls_group *group, ls_work *work) {
     operation->deadline = ls__deadline_ns(group->timeout_s);
     ls__flight *flight = ls__board_flight(group->board);
     uint64_t note = ls__flight_begin(flight, operation);
-    work->status = transport->table->run(transport, operation);
+    work->status = operation->split ? ls__split_run(transport, operation)
+                                    : transport->table->run(transport, operation);
     operation->times.end_ns = ls__now_ns();
     if (operation->times.ready_ns == 0)
         operation->times.ready_ns = operation->times.begin_ns;
     ls__flight_end(flight, note, operation, work->status);
     if (work->status == LS_OK)
         return;
+    if (group != group->world && !strstr(ls_error_text(), group->name))
+        ls__error_add_context("group %s", group->name);
     snprintf(work->text, sizeof work->text, "%s", ls_error_text());
     if (work->status != LS_ERR_ARGUMENT)
         ls__board_fail(group->board, work->text);
@@ -95,6 +100,8 @@ static ls_status ensure_thread(ls_group *group) {
 
 static void number(ls_group *group, ls__operation *operation) {
     ls__header *header = &operation->header;
+    header->group = group->id;
+    operation->label = &group->label;
     if (header->kind == LS__SEND)
         header->sequence = ++group->sent[operation->root];
     else if (header->kind == LS__RECV)
@@ -113,7 +120,7 @@ static ls_status check_home(const ls_group *group) {
     return ls__fail(LS_ERR_STATE,
                     "this process was forked from rank %d and is no rank itself; only the parent "
                     "may use the group",
-                    group->transport->rank);
+                    ls__own_name(group->transport));
 }
 
 /* Called with the lock. */
@@ -223,6 +230,10 @@ ls_status ls__group_create(ls_group **group, ls__transport *transport, double ti
         return ls__fail(LS_ERR_MEMORY, "no memory for a group of %d ranks", transport->size);
     }
     g->transport = transport;
+    g->id = 1;
+    g->world = g;
+    snprintf(g->name, sizeof g->name, "world");
+    g->label = (ls__group_label){.name = g->name, .rank = transport->rank, .size = transport->size};
     g->at_home = home;
     g->board = board;
     g->timeout_s = timeout_s;
@@ -234,9 +245,46 @@ ls_status ls__group_create(ls_group **group, ls__transport *transport, double ti
     return LS_OK;
 }
 
+void ls__group_adopt(const ls_group *parent, ls_group *group, uint64_t id, const char *name,
+                     int *names) {
+    ls_group *world = parent->world;
+    group->id = id;
+    group->names = names;
+    group->world = world;
+    snprintf(group->name, sizeof group->name, "%s", name);
+    ls__flight_name_group(ls__board_flight(group->board), id, group->transport->size, name);
+    pthread_mutex_lock(&world->lock);
+    group->next = world->next;
+    world->next = group;
+    pthread_mutex_unlock(&world->lock);
+}
+
+uint64_t ls__group_count_split(ls_group *group) {
+    pthread_mutex_lock(&group->lock);
+    uint64_t number = ++group->splits;
+    pthread_mutex_unlock(&group->lock);
+    return number;
+}
+
+static void disown(ls_group *group) {
+    ls_group *world = group->world;
+    pthread_mutex_lock(&world->lock);
+    ls_group **link = &world->next;
+    while (*link && *link != group)
+        link = &(*link)->next;
+    if (*link)
+        *link = group->next;
+    pthread_mutex_unlock(&world->lock);
+    ls__flight_forget_group(ls__board_flight(group->board), group->id);
+}
+
 void ls__group_destroy(ls_group *group) {
     if (!group || !*group->at_home) /* a child's copy ends with the child */
         return;
+    while (group == group->world && group->next)
+        ls__group_destroy(group->next);
+    if (group != group->world)
+        disown(group);
     pthread_mutex_lock(&group->lock);
     group->stop = true;
     bool has_thread = group->has_thread;
@@ -248,6 +296,7 @@ void ls__group_destroy(ls_group *group) {
     pthread_mutex_destroy(&group->lock);
     pthread_cond_destroy(&group->changed);
     free_home(group->at_home);
+    free(group->names);
     free(group->sent);
     free(group);
 }

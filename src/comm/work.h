@@ -21,6 +21,13 @@ struct ls_work {
 
 struct ls_group {
     ls__transport *transport; /* owned */
+    uint64_t id;              /* equal on all ranks; 1: the world */
+    char name[LS__FLIGHT_NAME_BYTES];
+    ls__group_label label;
+    int *names; /* (size) the world's number of each rank, owned; NULL: the world itself */
+    /* The groups of a job: the world, and all that were made of it and of each other. */
+    struct ls_group *world;
+    struct ls_group *next; /* after the world, newest first; guarded by the world's lock */
     /* 1 here, 0 in a process forked from this one: a page that the kernel wipes. A child has copies of
      * the connections and the counters; what it sent or took would be missing in the parent. */
     const uint32_t *at_home;
@@ -35,15 +42,22 @@ struct ls_group {
     pthread_t thread;
     ls_status broken; /* LS_OK while the group works */
     char broken_text[LS__TEXT_BYTES];
-    uint64_t collectives;      /* how many were submitted */
+    uint64_t splits;           /* how many were made of it */
+    uint64_t collectives;      /* how many operations were submitted */
     uint64_t *sent, *received; /* the same for each peer */
 };
 
 /* Takes the transport over, also on failure. */
 ls_status ls__group_create(ls_group **group, ls__transport *transport, double timeout_s,
                            ls__board *board);
-/* Runs what was started, then ends the transport. NULL is allowed. */
+/* Runs what was started, then ends the transport; the world ends the groups that are left before itself.
+ * NULL is allowed. */
 void ls__group_destroy(ls_group *group);
+/* `group`, made of `parent`, becomes one of the job's; takes `names` over. */
+void ls__group_adopt(const ls_group *parent, ls_group *group, uint64_t id, const char *name,
+                     int *names);
+/* The number of the split of `group` that has just succeeded: 1, 2, ... */
+uint64_t ls__group_count_split(ls_group *group);
 
 /* Numbers the operation (header.sequence), runs it in its turn and returns its status. */
 ls_status ls__work_run(ls_group *group, const ls__operation *operation);

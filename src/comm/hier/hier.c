@@ -89,6 +89,21 @@ static void close_hier(ls__transport *transport) {
     free(hier);
 }
 
+/* Connections for the part, then shared memory inside of machines where that helps there. */
+static ls_status split(ls__transport *transport, int color, int key, uint64_t deadline,
+                       ls__transport **part) {
+    ls__hier *hier = (ls__hier *)transport;
+    ls__job_place place = hier->place;
+    LS_TRY(hier->flat->table->split(hier->flat, color, key, deadline, part));
+    if (!*part || (*part)->size == 1)
+        return LS_OK;
+    const uint64_t now = ls__now_ns();
+    place.rank = (*part)->rank;
+    place.world_size = (*part)->size;
+    place.timeout_s = deadline > now ? (double)(deadline - now) * 1e-9 : 0;
+    return ls__hier_open(part, &place);
+}
+
 /* --- open ---------------------------------------------------------------------------------------- */
 
 typedef struct opening {
@@ -255,13 +270,14 @@ static ls_status make(ls__transport **transport, opening *o, int streams) {
         return ls__fail(LS_ERR_MEMORY, "no memory for a job");
     snprintf(hier->name, sizeof hier->name, "%s+%s", o->local->table->name, o->flat->table->name);
     hier->table = (ls__transport_table){
-        .name = hier->name, .run = run, .close = close_hier, .abort = abort_hier};
+        .name = hier->name, .run = run, .close = close_hier, .abort = abort_hier, .split = split};
     hier->base =
         (ls__transport){.table = &hier->table, .rank = o->flat->rank, .size = o->flat->size};
     hier->flat = o->flat;
     hier->local = o->local;
     hier->map = o->map;
     hier->streams = streams;
+    hier->place = *o->place;
     o->flat = o->local = NULL;
     o->map.machine = NULL;
     ls_status status = make_names(hier);

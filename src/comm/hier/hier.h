@@ -109,6 +109,7 @@ typedef struct ls__hier {
     ls__transport *flat;  /* all ranks, owned */
     ls__transport *local; /* this machine's, owned */
     ls__hier_map map;
+    ls__job_place place;
     int streams;
     ls__hier_wire wire[LS__HIER_STREAMS_MAX];
     int *names; /* (local), then (machines): ranks as messages call them */

@@ -56,8 +56,8 @@ typedef struct ls__shm_slot {
     _Alignas(64) ls__shm_notice notice[2];  /* in turn, see ls__shm_meet */
     char own_reason[LS__SHM_REASON_BYTES];  /* why this rank gave up, written by itself */
     char told_reason[LS__SHM_REASON_BYTES]; /* what became of it, written by the launcher */
-    _Atomic uint32_t own_written, told_written;
-    _Atomic uint32_t own_status; /* an ls_status, written before `aborted` */
+    _Atomic uint32_t own_written, told_written; /* LS__SHM_WRITTEN when the words are there */
+    _Atomic uint32_t own_status;                /* an ls_status, written before `aborted` */
 } ls__shm_slot;
 
 typedef struct ls__shm_control {
@@ -72,7 +72,7 @@ typedef struct ls__shm_control {
     ls__shm_slot slot[];
 } ls__shm_control;
 
-enum { LS__SHM_TOLD = 0x10000 };
+enum { LS__SHM_TOLD = 0x10000, LS__SHM_WRITTEN = 2 };
 
 /* One direction between two ranks: a ring of cells. `head` is written by the sender, `tail` by the
  * receiver. A message is its header, then its bytes in as many cells as they take. */
@@ -119,6 +119,11 @@ typedef struct ls__shm {
     uint32_t staged;   /* halves used so far */
     ls__shm_region *regions;
     uint64_t last_region;
+    /* of a part: the job's segment, and where its ranks are there; else `control` and NULL, as they are */
+    ls__shm_control *root;
+    int *root_slot; /* (size), owned */
+    ls__job_place place;
+    uint64_t splits; /* operations of ls__shm_split */
 } ls__shm;
 
 static inline ls__shm_slot *ls__shm_my_slot(const ls__shm *shm) {
@@ -147,6 +152,11 @@ ls_status ls__shm_sync(ls__shm *shm, const ls__operation *operation);
 ls_status ls__shm_meet(ls__shm *shm, ls__operation *operation, ls__shm_notice notice);
 /* What rank r published for the last ls__shm_meet; valid until this rank's next arrival. */
 const ls__shm_notice *ls__shm_notice_of(const ls__shm *shm, int r);
+
+/* --- split.c ------------------------------------------------------------------------------------ */
+
+ls_status ls__shm_split(ls__transport *transport, int color, int key, uint64_t deadline,
+                        ls__transport **part);
 
 /* --- process.c ---------------------------------------------------------------------------------- */
 

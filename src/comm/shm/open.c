@@ -42,6 +42,8 @@ static ls_status run_kind(ls__shm *shm, ls__operation *operation) {
         return ls__shm_alloc(shm, operation);
     case LS__FREE:
         return ls__shm_free(shm, operation);
+    case LS__SPLIT: /* its step is an all_gather */
+        break;
     }
     return ls__operation_fail(LS_ERR_UNSUPPORTED, operation, ls__own_name(&shm->base),
                               "unknown operation");
@@ -77,10 +79,11 @@ static void close_shm(ls__transport *transport) {
     ls__shm_unmap_regions(shm);
     munmap(shm->control, shm->mapped);
     close(shm->fd);
+    free(shm->root_slot);
     free(shm);
 }
 
-static const ls__transport_table table = {"shm", run, close_shm, abort_shm, NULL};
+static const ls__transport_table table = {"shm", run, close_shm, abort_shm, ls__shm_split};
 
 /* Looking at a word for about 5 us pays where the others run at the same time; where ranks outnumber
  * cores, the one we wait for needs this core. */
@@ -136,6 +139,8 @@ ls_status ls__shm_open(ls__transport **transport, const ls__job_place *place, in
                      place->world_size, shm->control->ranks);
         goto out;
     }
+    shm->root = shm->control;
+    shm->place = *place;
     LS_TRY_OUT(claim_slot(shm));
     status = wait_for_all(shm, place->timeout_s);
     if (status != LS_OK) {

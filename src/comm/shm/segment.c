@@ -114,8 +114,10 @@ ls_status ls__segment_abort(int fd, int rank, const char *reason) {
         return ls__fail(LS_ERR_ARGUMENT, "rank is %d, want 0 to %d", rank, ranks - 1);
     }
     ls__shm_slot *slot = &control->slot[rank];
-    if (!atomic_exchange(&slot->told_written, 1))
+    if (!atomic_exchange(&slot->told_written, 1)) {
         snprintf(slot->told_reason, sizeof slot->told_reason, "%s", reason);
+        atomic_store(&slot->told_written, LS__SHM_WRITTEN);
+    }
     uint32_t none = 0;
     atomic_compare_exchange_strong(&control->aborted, &none, (uint32_t)(rank + 1) | LS__SHM_TOLD);
     ls__shm_ring_everyone(control);

@@ -66,10 +66,17 @@ static ls_status find_failure(const ls__shm *shm, const ls__operation *operation
         if (r == shm->base.rank || !missing(shm, condition, r))
             continue;
         uint32_t pid = atomic_load(&slot->pid);
+        /* a part's own segment hears nothing from the launcher */
+        const ls__shm_slot *home = &shm->root->slot[shm->root_slot ? shm->root_slot[r] : r];
+        if (atomic_load(&home->told_written) == LS__SHM_WRITTEN)
+            return ls__operation_fail(LS_ERR_PEER, operation, ls__own_name(&shm->base),
+                                      "rank %d (pid %u) %s", ls__name_of(&shm->base, r), pid,
+                                      home->told_reason);
         if (left)
             return ls__operation_fail(LS_ERR_PEER, operation, ls__own_name(&shm->base),
-                                      "rank %d (pid %u) has left the job (ls_job_finish)",
-                                      ls__name_of(&shm->base, r), pid);
+                                      "rank %d (pid %u) has left the %s",
+                                      ls__name_of(&shm->base, r), pid,
+                                      shm->root_slot ? "group" : "job (ls_job_finish)");
         if (look_at_processes && pid && ls__process_gone(pid, atomic_load(&slot->start_time)))
             return ls__operation_fail(LS_ERR_PEER, operation, ls__own_name(&shm->base),
                                       "rank %d (pid %u) ended without leaving the job",
@@ -90,7 +97,8 @@ static size_t describe_rank(const ls__shm *shm, int r, char *text, size_t bytes)
         n = snprintf(text, bytes, "rank %d (pid %u, in %s #%llu)", r, pid, ls__kind_name(kind),
                      (unsigned long long)atomic_load(&slot->doing_sequence));
     else
-        n = snprintf(text, bytes, "rank %d (pid %u, in no operation)", r, pid);
+        n = snprintf(text, bytes, "rank %d (pid %u, in no operation%s)", r, pid,
+                     shm->root_slot ? " of this group" : "");
     return n < 0 ? 0 : (size_t)n < bytes ? (size_t)n : bytes - 1;
 }
 

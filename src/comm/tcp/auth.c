@@ -31,6 +31,17 @@ ls_status ls__tcp_key(const char *token, unsigned char key[LS__TCP_KEY_BYTES]) {
     return LS_OK;
 }
 
+void ls__tcp_derive_key(const unsigned char key[LS__TCP_KEY_BYTES],
+                        const unsigned char nonce[LS__TCP_KEY_BYTES],
+                        unsigned char derived[LS__TCP_KEY_BYTES]) {
+    crypto_generichash(derived, LS__TCP_KEY_BYTES, nonce, LS__TCP_KEY_BYTES, key,
+                       LS__TCP_KEY_BYTES);
+}
+
+void ls__tcp_nonce(unsigned char nonce[LS__TCP_KEY_BYTES]) {
+    randombytes_buf(nonce, LS__TCP_KEY_BYTES);
+}
+
 void ls__tcp_hello_make(ls__tcp_hello *hello, int role, int rank, int world, int target) {
     memset(hello, 0, sizeof *hello);
     memcpy(hello->magic, hello_magic, sizeof hello_magic);

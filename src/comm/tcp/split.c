@@ -1,6 +1,7 @@
 /* Connections of their own for some of the ranks. Everyone opens a listener where its peers reach it and shows
  * it to all over the connections there are; the first rank of each part then is to its part what rank 0 is to
- * a job, with the same proof of the token. */
+ * a job. The proof is made with a key of the part's own, derived from the job's by a nonce of that rank, so a
+ * connection of one group is none of another's. */
 #include "comm/tcp/tcp.h"
 
 #include <arpa/inet.h>
@@ -11,6 +12,7 @@
 
 typedef struct seat {
     int32_t color, key;
+    unsigned char nonce[LS__TCP_KEY_BYTES];
     ls__tcp_card card;
 } seat;
 
@@ -63,6 +65,8 @@ static ls_status join_part(ls__tcp *tcp, const seat *all, int *listener, uint64_
     ls__job_place place = tcp->place;
     const int first =
         find_place(all, tcp->mesh.base.size, tcp->mesh.base.rank, &place.rank, &place.world_size);
+    if (place.world_size == 1)
+        return ls__self_open(part, &place);
     LS_TRY(ls__tcp_card_address(&all[first].card, &address));
     ls__tcp_address_text(&address, text);
     /* "10.0.0.1:29500", "[fe80::1%eth0]:29500" */
@@ -77,7 +81,7 @@ static ls_status join_part(ls__tcp *tcp, const seat *all, int *listener, uint64_
                          .rank = place.rank,
                          .world = place.world_size,
                          .listener = -1};
-    memcpy(join.key, tcp->key, sizeof join.key);
+    ls__tcp_derive_key(tcp->key, all[first].nonce, join.key);
     if (place.rank == 0) {
         join.listener = *listener;
         *listener = -1;
@@ -93,6 +97,7 @@ ls_status ls__tcp_split(ls__transport *transport, int color, int key, uint64_t d
     int listener = -1;
     ls_status status;
     *part = NULL;
+    ls__tcp_nonce(mine.nonce);
     if (!all)
         return ls__fail(LS_ERR_MEMORY, "no memory for a job of %d ranks", transport->size);
     if (transport->size > 1) {

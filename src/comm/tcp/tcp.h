@@ -105,6 +105,11 @@ typedef struct ls__tcp_verdict {
 
 /* token NULL: a public key, good for loopback only. */
 ls_status ls__tcp_key(const char *token, unsigned char key[LS__TCP_KEY_BYTES]);
+/* Another key, good for those who know `key` and the nonce. */
+void ls__tcp_derive_key(const unsigned char key[LS__TCP_KEY_BYTES],
+                        const unsigned char nonce[LS__TCP_KEY_BYTES],
+                        unsigned char derived[LS__TCP_KEY_BYTES]);
+void ls__tcp_nonce(unsigned char nonce[LS__TCP_KEY_BYTES]);
 void ls__tcp_hello_make(ls__tcp_hello *hello, int role, int rank, int world, int target);
 bool ls__tcp_hello_is_ours(const ls__tcp_hello *hello);
 /* The proof of the connecting side covers its card; the accepting side's has card NULL. */
