@@ -154,8 +154,9 @@ static void test_layer_norm(void **state) {
 /* --- batch normalisation --- */
 
 static const ls__batch_norm BATCHES[] = {
-    {2, 1, 1e-2F, false},  {5, 3, 1e-2F, true},    {36, 7, 1e-2F, true},   {900, 5, 1e-2F, false},
-    {33, 70, 1e-2F, true}, {2704, 8, 1e-2F, true}, {600, 48, 1e-2F, true}, {3, 9000, 1e-2F, false},
+    {2, 1, 1e-2F, false},   {5, 3, 1e-2F, true},     {36, 7, 1e-2F, true},
+    {900, 5, 1e-2F, false}, {33, 70, 1e-2F, true},   {2704, 8, 1e-2F, true},
+    {600, 48, 1e-2F, true}, {3, 9000, 1e-2F, false}, {200, 128, 1e-2F, true},
 };
 enum { BATCH_COUNT = sizeof BATCHES / sizeof *BATCHES };
 

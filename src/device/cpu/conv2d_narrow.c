@@ -68,12 +68,16 @@ LS_INLINE void behind_relu(ls__v8 *value, const ls__v8 *seen) {
     *value = (ls__v8)((ints)*value & ~(ints)(*seen <= 0));
 }
 
-/* The values under the kernel of output pixel `p` of an image. */
-LS_INLINE const float *under(const narrow_job *job, size_t image, size_t p) {
+/* The values under the kernel of the first pixel of output row `row` of an image; the next pixel's begin
+ * step_of(job) further. Rows are walked, as a division a pixel would cost as much as its products. */
+LS_INLINE const float *under(const narrow_job *job, size_t image, size_t row) {
     const ls__conv2d *s = &job->shape;
     size_t wide = (s->in_w + 2 * s->padding) * s->in_channels;
-    size_t row = p / s->out_w * s->stride, column = p % s->out_w * s->stride;
-    return job->x + image * job->image + row * wide + column * s->in_channels;
+    return job->x + image * job->image + row * s->stride * wide;
+}
+
+LS_INLINE size_t step_of(const narrow_job *job) {
+    return job->shape.stride * job->shape.in_channels;
 }
 
 /* `vectors` times eight channels from channel `o` on, of one output pixel */
@@ -98,15 +102,17 @@ LS_INLINE void forward_pixel(const narrow_job *job, const float *x, size_t o, si
 LS_KERNEL(forward_body) {
     const narrow_job *job = arguments;
     const ls__conv2d *s = &job->shape;
-    size_t pixels = s->out_h * s->out_w, channels = s->out_channels;
-    for (size_t i = begin * pixels; i < end * pixels; i++) {
-        const float *x = under(job, i / pixels, i % pixels);
-        float *y = job->y + i * channels;
-        size_t o = 0;
-        for (; o + 32 <= channels; o += 32)
-            forward_pixel(job, x, o, 4, y);
-        for (; o < channels; o += 8)
-            forward_pixel(job, x, o, 1, y);
+    size_t channels = s->out_channels, step = step_of(job);
+    for (size_t row = begin * s->out_h; row < end * s->out_h; row++) {
+        const float *x = under(job, row / s->out_h, row % s->out_h);
+        float *y = job->y + row * s->out_w * channels;
+        for (size_t p = 0; p < s->out_w; p++, x += step, y += channels) {
+            size_t o = 0;
+            for (; o + 32 <= channels; o += 32)
+                forward_pixel(job, x, o, 4, y);
+            for (; o < channels; o += 8)
+                forward_pixel(job, x, o, 1, y);
+        }
     }
 }
 
@@ -138,14 +144,19 @@ LS_INLINE void backward_group(const narrow_job *job, size_t image, size_t first,
     size_t offsets[GROUP];
     for (size_t k = 0; k < GROUP; k++)
         offsets[k] = first + k < job->k ? job->offsets[first + k] : 0;
-    for (size_t p = 0; p < pixels; p++) {
-        const float *x = under(job, image, p);
-        ls__v8 d = *(const ls__v8 *)(dy + p * channels);
-        if (seen)
-            behind_relu(&d, (const ls__v8 *)(seen + p * channels));
-        total += d;
-        for (size_t k = 0; k < GROUP; k++)
-            sums[k] += x[offsets[k]] * d;
+    size_t step = step_of(job);
+    for (size_t row = 0; row < s->out_h; row++) {
+        const float *x = under(job, image, row);
+        for (size_t p = 0; p < s->out_w; p++, x += step, dy += channels) {
+            ls__v8 d = *(const ls__v8 *)dy;
+            if (seen) {
+                behind_relu(&d, (const ls__v8 *)seen);
+                seen += channels;
+            }
+            total += d;
+            for (size_t k = 0; k < GROUP; k++)
+                sums[k] += x[offsets[k]] * d;
+        }
     }
     float *to = job->sums + image * (job->k + 1) * channels + o;
     for (size_t k = 0; k < GROUP && first + k < job->k; k++)
