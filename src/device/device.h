@@ -51,6 +51,14 @@ typedef struct ls__attention {
     size_t batch, time, heads, head_size;
 } ls__attention;
 
+/* b (k, n), the second factor of products, in the order and type that the device's kernels want: packed.
+ * It is packed from f32, stored as (k, n), or as (n, k) where `transposed`. */
+typedef struct ls__packing {
+    ls_dtype dtype;
+    size_t k, n;
+    bool transposed;
+} ls__packing;
+
 /* A row of logits, as far as its blocks of classes have been seen */
 typedef struct ls__class_row {
     double sum;   /* of exp(logit - most) */
@@ -91,6 +99,24 @@ typedef struct ls__device_table {
     ls_status (*linear)(ls_device *device, ls_dtype dtype, size_t rows, size_t in, size_t out,
                         const void *x, const void *w, bool out_first, const void *bias, void *y,
                         bool accumulate);
+
+    /* --- products with a factor that is packed once and used often. 16-bit factors are rounded to
+     *     nearest even, sums are made in f32 --- */
+    /* NULL where products can be computed in `dtype`; else what that would need, in words. */
+    const char *(*lacks)(const ls_device *device, ls_dtype dtype);
+    /* Bytes of b packed; 0: not for this dtype. */
+    size_t (*packed_bytes)(ls_device *device, const ls__packing *packing);
+    ls_status (*pack)(ls_device *device, const ls__packing *packing, const float *b, void *packed);
+    /* c (rows, n) f32 (+)= a (rows, k), in packing's dtype, times packed b, + bias. bias (n) may be
+     * NULL; it is not added together with accumulate. */
+    ls_status (*product)(ls_device *device, const ls__packing *packing, size_t rows, const void *a,
+                         const void *packed, const float *bias, float *c, bool accumulate);
+    /* c (m, n) f32 (+)= a^T b of a (rows, m) and b (rows, n), both BF16 and as they lie. */
+    ls_status (*outer_product)(ls_device *device, ls_dtype dtype, size_t rows, size_t m, size_t n,
+                               const void *a, const void *b, float *c, bool accumulate);
+    /* y (rows, columns) = x in `dtype`. sums (columns) (+)= sum of x over rows; may be NULL. */
+    ls_status (*narrow)(ls_device *device, ls_dtype dtype, size_t rows, size_t columns,
+                        const float *x, void *y, float *sums, bool accumulate);
 
     /* --- images; bias may be NULL --- */
     ls_status (*conv2d_forward)(ls_device *device, ls_dtype dtype, const ls__conv2d *shape,

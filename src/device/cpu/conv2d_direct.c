@@ -98,7 +98,8 @@ static ls_status add_arguments(ls_device *device, ls__plan *plan, const layouts 
                         to_w ? flow : LS__PLAN_READ, bias, bias);
 }
 
-static ls_status build(ls_device *device, ls__plan *plan, const ls__conv2d *shape) {
+static ls_status build(ls_device *device, ls__plan *plan, const void *context) {
+    const ls__conv2d *shape = context;
     layouts l = {0};
     dnnl_primitive_desc_t description = NULL;
     ls_status status;
@@ -127,17 +128,7 @@ static ls_status find_or_build(ls_device *device, ls__plan_kind kind, uint32_t f
         .out = s->out_channels,
         .window = {s->in_h, s->in_w, s->kernel_h, s->kernel_w, s->stride, s->padding},
     };
-    *plan = ls__plan_find(device, &key);
-    if (*plan)
-        return LS_OK;
-    LS_TRY(ls__plan_new(plan, &key));
-    ls_status status = build(device, *plan, s);
-    if (status != LS_OK) {
-        ls__plan_destroy(*plan);
-        return status;
-    }
-    ls__plan_keep(device, *plan);
-    return LS_OK;
+    return ls__plan_find_or_build(device, &key, build, s, plan);
 }
 
 /* oneDNN's interface takes what it only reads as void * too. */

@@ -66,6 +66,16 @@ ls_status ls__cpu_linear(ls_device *device, ls_dtype dtype, size_t rows, size_t 
                          const void *x, const void *w, bool out_first, const void *bias, void *y,
                          bool accumulate);
 
+const char *ls__cpu_lacks(const ls_device *device, ls_dtype dtype);
+size_t ls__cpu_packed_bytes(ls_device *device, const ls__packing *packing);
+ls_status ls__cpu_pack(ls_device *device, const ls__packing *packing, const float *b, void *packed);
+ls_status ls__cpu_product(ls_device *device, const ls__packing *packing, size_t rows, const void *a,
+                          const void *packed, const float *bias, float *c, bool accumulate);
+ls_status ls__cpu_outer_product(ls_device *device, ls_dtype dtype, size_t rows, size_t m, size_t n,
+                                const void *a, const void *b, float *c, bool accumulate);
+ls_status ls__cpu_narrow(ls_device *device, ls_dtype dtype, size_t rows, size_t columns,
+                         const float *x, void *y, float *sums, bool accumulate);
+
 ls_status ls__cpu_conv2d_forward(ls_device *device, ls_dtype dtype, const ls__conv2d *shape,
                                  const void *x, const void *w, const void *bias, void *y);
 ls_status ls__cpu_conv2d_backward(ls_device *device, ls_dtype dtype, const ls__conv2d *shape,

@@ -37,10 +37,15 @@ const char *ls__cpu_library_isa(void) {
 const char *ls__cpu_missing_for_bf16(void) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    bool core = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    return core ? NULL : "AVX-512 (F, BW, DQ and VL), which bf16 needs";
+    if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512bw") ||
+        !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl"))
+        return "a processor with AVX512_BF16";
+    /* Each instruction set's number has the bits of those it contains. */
+    unsigned used = (unsigned)dnnl_get_effective_cpu_isa(), needed = dnnl_cpu_isa_avx512_core_bf16;
+    return (used & needed) == needed
+               ? NULL
+               : "oneDNN's AVX512_BF16 kernels, which ONEDNN_MAX_CPU_ISA forbids";
 #else
-    return "bf16 instructions that this build knows";
+    return "a processor with AVX512_BF16";
 #endif
 }

@@ -8,7 +8,7 @@
 void ls__cpu_library_version(char *text, size_t bytes);
 /* The instruction set oneDNN's kernels use on this processor: "AVX-512 core with AMX". */
 const char *ls__cpu_library_isa(void);
-/* What bf16 computation would need and this processor lacks ("AVX-512 (F, BW, DQ, VL)"); NULL: nothing. */
+/* What bf16 computation would need and is not here ("a processor with AVX512_BF16"); NULL: nothing. */
 const char *ls__cpu_missing_for_bf16(void);
 
 #endif

@@ -58,7 +58,8 @@ static ls_status describe(ls_device *device, const ls__plan *plan, const layouts
     return status;
 }
 
-static ls_status build(ls_device *device, ls__plan *plan) {
+static ls_status build(ls_device *device, ls__plan *plan, const void *context) {
+    (void)context;
     layouts l = {0};
     dnnl_primitive_desc_t description = NULL;
     ls_status status;
@@ -84,20 +85,6 @@ out:
     return status;
 }
 
-static ls_status find_or_build(ls_device *device, const ls__plan_key *key, ls__plan **plan) {
-    *plan = ls__plan_find(device, key);
-    if (*plan)
-        return LS_OK;
-    LS_TRY(ls__plan_new(plan, key));
-    ls_status status = build(device, *plan);
-    if (status != LS_OK) {
-        ls__plan_destroy(*plan);
-        return status;
-    }
-    ls__plan_keep(device, *plan);
-    return LS_OK;
-}
-
 static ls_status as_convolution(ls_device *device, size_t rows, size_t in, size_t out,
                                 const void *x, const void *w, bool out_first, const void *bias,
                                 void *y) {
@@ -112,7 +99,7 @@ static ls_status as_convolution(ls_device *device, size_t rows, size_t in, size_
     /* oneDNN's interface takes what it only reads as void * too. */
     void *tensors[] = {(void *)x, (void *)w, y, (void *)bias};
     int before = ls__onednn_enter(device);
-    ls_status status = find_or_build(device, &key, &plan);
+    ls_status status = ls__plan_find_or_build(device, &key, build, NULL, &plan);
     if (status == LS_OK)
         status = ls__plan_run(device, plan, tensors, "linear");
     ls__onednn_leave(device, before);

@@ -5,9 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* More shapes than a training run has. Beyond it, all are forgotten: a caller whose shapes never
- * repeat pays for making plans, not with its memory. */
-enum { SLOTS = 64, MOST_PLANS = 512, ALIGNMENT = 64 };
+enum { SLOTS = 64, ALIGNMENT = 64 };
 
 struct ls__onednn {
     dnnl_engine_t engine;
@@ -61,12 +59,31 @@ out:
     return status;
 }
 
+static void plan_destroy(ls__plan *plan) {
+    if (!plan)
+        return;
+    for (size_t i = 0; i < plan->argument_count; i++) {
+        ls__plan_argument *argument = &plan->arguments[i];
+        if (argument->reorder)
+            dnnl_primitive_destroy(argument->reorder);
+        if (argument->inner)
+            dnnl_memory_destroy(argument->inner);
+        if (argument->caller)
+            dnnl_memory_destroy(argument->caller);
+    }
+    if (plan->scratchpad)
+        dnnl_memory_destroy(plan->scratchpad);
+    if (plan->primitive)
+        dnnl_primitive_destroy(plan->primitive);
+    free(plan);
+}
+
 static void forget_plans(ls__onednn *onednn) {
     for (size_t i = 0; i < SLOTS; i++) {
         while (onednn->slots[i]) {
             ls__plan *plan = onednn->slots[i];
             onednn->slots[i] = plan->next;
-            ls__plan_destroy(plan);
+            plan_destroy(plan);
         }
     }
     onednn->plan_count = 0;
@@ -114,16 +131,16 @@ static size_t slot_of(const ls__plan_key *key) {
     return (size_t)(hash % SLOTS);
 }
 
-ls__plan *ls__plan_find(ls_device *device, const ls__plan_key *key) {
+static ls__plan *plan_find(ls_device *device, const ls__plan_key *key) {
     ls__plan *plan = onednn_of(device)->slots[slot_of(key)];
     while (plan && memcmp(&plan->key, key, sizeof *key) != 0)
         plan = plan->next;
     return plan;
 }
 
-void ls__plan_keep(ls_device *device, ls__plan *plan) {
+static void plan_keep(ls_device *device, ls__plan *plan) {
     ls__onednn *onednn = onednn_of(device);
-    if (onednn->plan_count == MOST_PLANS)
+    if (onednn->plan_count == LS__PLANS)
         forget_plans(onednn);
     ls__plan **slot = &onednn->slots[slot_of(&plan->key)];
     plan->next = *slot;
@@ -131,9 +148,7 @@ void ls__plan_keep(ls_device *device, ls__plan *plan) {
     onednn->plan_count++;
 }
 
-/* --- one plan --- */
-
-ls_status ls__plan_new(ls__plan **plan, const ls__plan_key *key) {
+static ls_status plan_new(ls__plan **plan, const ls__plan_key *key) {
     *plan = calloc(1, sizeof **plan);
     if (!*plan)
         return ls__fail(LS_ERR_MEMORY, "cpu: no memory for a plan of %zu bytes", sizeof **plan);
@@ -141,24 +156,26 @@ ls_status ls__plan_new(ls__plan **plan, const ls__plan_key *key) {
     return LS_OK;
 }
 
-void ls__plan_destroy(ls__plan *plan) {
-    if (!plan)
-        return;
-    for (size_t i = 0; i < plan->argument_count; i++) {
-        ls__plan_argument *argument = &plan->arguments[i];
-        if (argument->reorder)
-            dnnl_primitive_destroy(argument->reorder);
-        if (argument->inner)
-            dnnl_memory_destroy(argument->inner);
-        if (argument->caller)
-            dnnl_memory_destroy(argument->caller);
+ls_status ls__plan_find_or_build(ls_device *device, const ls__plan_key *key,
+                                 ls__plan_build_fn build, const void *context, ls__plan **plan) {
+    *plan = plan_find(device, key);
+    if (*plan)
+        return LS_OK;
+    LS_TRY(plan_new(plan, key));
+    ls_status status = build(device, *plan, context);
+    if (status != LS_OK) {
+        plan_destroy(*plan);
+        return status;
     }
-    if (plan->scratchpad)
-        dnnl_memory_destroy(plan->scratchpad);
-    if (plan->primitive)
-        dnnl_primitive_destroy(plan->primitive);
-    free(plan);
+    plan_keep(device, *plan);
+    return LS_OK;
 }
+
+size_t ls__plan_count(ls_device *device) {
+    return onednn_of(device)->plan_count;
+}
+
+/* --- one plan --- */
 
 /* Takes room in the device's scratch memory, which the plan gets when it runs. */
 static size_t plan_take(ls__plan *plan, size_t bytes) {

@@ -13,7 +13,9 @@
 #include "device/cpu/cpu.h"
 #include "device/cpu/onednn_version.h"
 
-enum { LS__PLAN_ARGUMENTS = 4 };
+/* LS__PLANS: more shapes than a training run has. Beyond it, all are forgotten: a caller whose shapes
+ * never repeat pays for making plans, not with its memory. */
+enum { LS__PLAN_ARGUMENTS = 4, LS__PLANS = 512 };
 
 typedef enum ls__plan_flow {
     LS__PLAN_READ,
@@ -36,6 +38,10 @@ typedef enum ls__plan_kind {
     LS__PLAN_CONV_FORWARD,
     LS__PLAN_CONV_INPUT, /* backward, to dx */
     LS__PLAN_CONV_WEIGHTS,
+    LS__PLAN_PRODUCT_BF16,     /* rows x in times packed in x out */
+    LS__PLAN_PRODUCT_ADD_BF16, /* the same, added */
+    LS__PLAN_OUTER_BF16,       /* (rows x in)^T times rows x out */
+    LS__PLAN_OUTER_ADD_BF16,
 } ls__plan_kind;
 
 /* What a plan is made for. Compared as bytes: no member leaves any of them unused. */
@@ -71,11 +77,12 @@ void ls__onednn_leave(ls_device *device, int before);
 
 dnnl_engine_t ls__onednn_engine(ls_device *device);
 
-/* The plan of `key`, or NULL. */
-ls__plan *ls__plan_find(ls_device *device, const ls__plan_key *key);
-/* A new, empty plan that is not in the table yet. */
-ls_status ls__plan_new(ls__plan **plan, const ls__plan_key *key);
-void ls__plan_destroy(ls__plan *plan);
+/* The plan of `key`; where there is none yet, `build` gets an empty one to fill, and it is kept. */
+typedef ls_status (*ls__plan_build_fn)(ls_device *device, ls__plan *plan, const void *context);
+ls_status ls__plan_find_or_build(ls_device *device, const ls__plan_key *key,
+                                 ls__plan_build_fn build, const void *context, ls__plan **plan);
+/* How many are kept. */
+size_t ls__plan_count(ls_device *device);
 /* Attributes a plan's primitive is described with: its scratchpad is ours. */
 ls_status ls__plan_attributes(dnnl_primitive_attr_t *attributes);
 /* Makes the primitive out of its description. Call it first, once. */
@@ -84,8 +91,6 @@ ls_status ls__plan_set_primitive(ls_device *device, ls__plan *plan,
 /* Adds an argument: the caller's layout, and the one that the primitive asks for. */
 ls_status ls__plan_add(ls_device *device, ls__plan *plan, int index, ls__plan_flow flow,
                        ls__dnnl_layout_ref caller, ls__dnnl_layout_ref inner);
-/* Puts a finished plan into the table. */
-void ls__plan_keep(ls_device *device, ls__plan *plan);
 /* Runs it on the caller's tensors, in the order in which the arguments were added. */
 ls_status ls__plan_run(ls_device *device, ls__plan *plan, void *const *tensors, const char *what);
 

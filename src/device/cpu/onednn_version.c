@@ -6,7 +6,12 @@
 
 dnnl_status_t ls__dnnl_layout_by_tag(ls__dnnl_layout *layout, int dims, const dnnl_dims_t shape,
                                      dnnl_format_tag_t tag) {
-    return dnnl_memory_desc_create_with_tag(&layout->description, dims, shape, dnnl_f32, tag);
+    return ls__dnnl_layout_of(layout, dnnl_f32, dims, shape, tag);
+}
+
+dnnl_status_t ls__dnnl_layout_of(ls__dnnl_layout *layout, dnnl_data_type_t type, int dims,
+                                 const dnnl_dims_t shape, dnnl_format_tag_t tag) {
+    return dnnl_memory_desc_create_with_tag(&layout->description, dims, shape, type, tag);
 }
 
 dnnl_status_t ls__dnnl_layout_by_strides(ls__dnnl_layout *layout, int dims, const dnnl_dims_t shape,
@@ -47,6 +52,24 @@ static dnnl_status_t describe(dnnl_primitive_desc_t *description, dnnl_engine_t 
         padding, padding, attributes);
 }
 
+dnnl_status_t ls__dnnl_matmul(dnnl_primitive_desc_t *description, dnnl_engine_t engine,
+                              const ls__dnnl_layout *a, const ls__dnnl_layout *b,
+                              const ls__dnnl_layout *bias, const ls__dnnl_layout *c,
+                              const_dnnl_primitive_attr_t attributes) {
+    return dnnl_matmul_primitive_desc_create(description, engine, ls__dnnl_layout_get(a),
+                                             ls__dnnl_layout_get(b), ls__dnnl_layout_get(bias),
+                                             ls__dnnl_layout_get(c), attributes);
+}
+
+dnnl_status_t ls__dnnl_inner_product_weights(dnnl_primitive_desc_t *description,
+                                             dnnl_engine_t engine, const ls__dnnl_layout *x,
+                                             const ls__dnnl_layout *dw, const ls__dnnl_layout *dy,
+                                             const_dnnl_primitive_attr_t attributes) {
+    return dnnl_inner_product_backward_weights_primitive_desc_create(
+        description, engine, ls__dnnl_layout_get(x), ls__dnnl_layout_get(dw), NULL,
+        ls__dnnl_layout_get(dy), NULL, attributes);
+}
+
 dnnl_status_t ls__dnnl_append_sum(dnnl_post_ops_t operations) {
     return dnnl_post_ops_append_sum(operations, 1.0F, 0, dnnl_data_type_undef);
 }
@@ -55,7 +78,12 @@ dnnl_status_t ls__dnnl_append_sum(dnnl_post_ops_t operations) {
 
 dnnl_status_t ls__dnnl_layout_by_tag(ls__dnnl_layout *layout, int dims, const dnnl_dims_t shape,
                                      dnnl_format_tag_t tag) {
-    return dnnl_memory_desc_init_by_tag(&layout->description, dims, shape, dnnl_f32, tag);
+    return ls__dnnl_layout_of(layout, dnnl_f32, dims, shape, tag);
+}
+
+dnnl_status_t ls__dnnl_layout_of(ls__dnnl_layout *layout, dnnl_data_type_t type, int dims,
+                                 const dnnl_dims_t shape, dnnl_format_tag_t tag) {
+    return dnnl_memory_desc_init_by_tag(&layout->description, dims, shape, type, tag);
 }
 
 dnnl_status_t ls__dnnl_layout_by_strides(ls__dnnl_layout *layout, int dims, const dnnl_dims_t shape,
@@ -91,6 +119,31 @@ static dnnl_status_t describe(dnnl_primitive_desc_t *description, dnnl_engine_t 
                                                     y, strides, padding, padding);
     return result == dnnl_success
                ? dnnl_primitive_desc_create(description, &op, attributes, engine, hint)
+               : result;
+}
+
+dnnl_status_t ls__dnnl_matmul(dnnl_primitive_desc_t *description, dnnl_engine_t engine,
+                              const ls__dnnl_layout *a, const ls__dnnl_layout *b,
+                              const ls__dnnl_layout *bias, const ls__dnnl_layout *c,
+                              const_dnnl_primitive_attr_t attributes) {
+    dnnl_matmul_desc_t op;
+    dnnl_status_t result =
+        dnnl_matmul_desc_init(&op, ls__dnnl_layout_get(a), ls__dnnl_layout_get(b),
+                              ls__dnnl_layout_get(bias), ls__dnnl_layout_get(c));
+    return result == dnnl_success
+               ? dnnl_primitive_desc_create(description, &op, attributes, engine, NULL)
+               : result;
+}
+
+dnnl_status_t ls__dnnl_inner_product_weights(dnnl_primitive_desc_t *description,
+                                             dnnl_engine_t engine, const ls__dnnl_layout *x,
+                                             const ls__dnnl_layout *dw, const ls__dnnl_layout *dy,
+                                             const_dnnl_primitive_attr_t attributes) {
+    dnnl_inner_product_desc_t op;
+    dnnl_status_t result = dnnl_inner_product_backward_weights_desc_init(
+        &op, ls__dnnl_layout_get(x), ls__dnnl_layout_get(dw), NULL, ls__dnnl_layout_get(dy));
+    return result == dnnl_success
+               ? dnnl_primitive_desc_create(description, &op, attributes, engine, NULL)
                : result;
 }
 

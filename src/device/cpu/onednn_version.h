@@ -6,7 +6,7 @@
 
 #include <oneapi/dnnl/dnnl.h>
 
-/* An f32 tensor's shape and layout. Zero-initialise it, free it. */
+/* A tensor's type, shape and layout. Zero-initialise it, free it. */
 typedef struct ls__dnnl_layout {
     dnnl_memory_desc_t description;
 } ls__dnnl_layout;
@@ -18,10 +18,14 @@ typedef const_dnnl_memory_desc_t ls__dnnl_layout_ref;
 typedef const dnnl_memory_desc_t *ls__dnnl_layout_ref;
 #endif
 
+/* Of f32 */
 dnnl_status_t ls__dnnl_layout_by_tag(ls__dnnl_layout *layout, int dims, const dnnl_dims_t shape,
                                      dnnl_format_tag_t tag);
 dnnl_status_t ls__dnnl_layout_by_strides(ls__dnnl_layout *layout, int dims, const dnnl_dims_t shape,
                                          const dnnl_dims_t strides);
+/* Of any type */
+dnnl_status_t ls__dnnl_layout_of(ls__dnnl_layout *layout, dnnl_data_type_t type, int dims,
+                                 const dnnl_dims_t shape, dnnl_format_tag_t tag);
 void ls__dnnl_layout_free(ls__dnnl_layout *layout);
 ls__dnnl_layout_ref ls__dnnl_layout_get(const ls__dnnl_layout *layout);
 
@@ -40,6 +44,18 @@ dnnl_status_t ls__dnnl_convolution(dnnl_primitive_desc_t *description, dnnl_engi
                                    const ls__dnnl_layout *y, const dnnl_dims_t strides,
                                    const dnnl_dims_t padding,
                                    const_dnnl_primitive_attr_t attributes);
+
+/* c = a b + bias, of matrices; bias NULL: none. */
+dnnl_status_t ls__dnnl_matmul(dnnl_primitive_desc_t *description, dnnl_engine_t engine,
+                              const ls__dnnl_layout *a, const ls__dnnl_layout *b,
+                              const ls__dnnl_layout *bias, const ls__dnnl_layout *c,
+                              const_dnnl_primitive_attr_t attributes);
+
+/* The gradient dw (out, in) of the weights of a layer y = x w^T: x (rows, in), dy (rows, out). */
+dnnl_status_t ls__dnnl_inner_product_weights(dnnl_primitive_desc_t *description,
+                                             dnnl_engine_t engine, const ls__dnnl_layout *x,
+                                             const ls__dnnl_layout *dw, const ls__dnnl_layout *dy,
+                                             const_dnnl_primitive_attr_t attributes);
 
 /* The result is added to what is there. */
 dnnl_status_t ls__dnnl_append_sum(dnnl_post_ops_t operations);
