@@ -32,6 +32,9 @@ LS_API ls_status ls_device_cpu(ls_device **device, int threads);
 LS_API void ls_device_destroy(ls_device *device);
 LS_API const char *ls_device_name(const ls_device *device); /* "cpu" */
 LS_API int ls_device_threads(const ls_device *device);
+/* What computing in `dtype` (ls_step_mode) would need and the device has not, in words: "a processor with
+ * AVX512_BF16"; NULL where it can. */
+LS_API const char *ls_device_lacks(const ls_device *device, ls_dtype dtype);
 
 /* Zero-initialise. */
 typedef struct ls_step_options {
@@ -46,7 +49,11 @@ typedef struct ls_step_mode {
                                 f(seed, sample, purpose). Copied. NULL: 0, 1, 2, ... */
     bool recompute;          /* models that can compute parts again in backward instead of keeping
                                 them: gpt keeps the inputs of its blocks. Bits are the same */
-    size_t sample_count;     /* rows (dimension 0) of the batch; 0 with samples NULL: unknown, then
+    ls_dtype compute; /* LS_F32, or LS_BF16: the factors of matrix products (linear layers, matmul,
+                                attention, linear_cross_entropy) are rounded to BF16 and their sums
+                                made in F32; everything else, tensors and weights stay F32. What the
+                                device cannot is LS_ERR_UNSUPPORTED: ls_device_lacks */
+    size_t sample_count; /* rows (dimension 0) of the batch; 0 with samples NULL: unknown, then
                                 dropout fails */
 } ls_step_mode;
 

@@ -70,6 +70,7 @@ ls_tensor *ls__checkpoint(ls_step *step, ls__checkpoint_fn function, void *conte
         return NULL;
     ls__arena_mark mark;
     ls__arena_get_mark(step->arena, &mark);
+    void *twin = x->twin, *half = x->half;
     step->unrecorded = true;
     ls_tensor *inside = function(step, context, x);
     step->unrecorded = false;
@@ -80,6 +81,8 @@ ls_tensor *ls__checkpoint(ls_step *step, ls__checkpoint_fn function, void *conte
         status = step->device->table->copy(step->device, y->data, inside->data,
                                            y->count * ls_dtype_size(y->dtype));
     ls__arena_rewind(step->arena, &mark);
+    x->twin = twin; /* made inside, it is gone */
+    x->half = half;
     if (status != LS_OK)
         return ls__step_fail(step, status);
     struct checkpoint *node = ls__tape_record(step, "checkpoint", checkpoint_backward, y, inputs,

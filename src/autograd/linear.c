@@ -2,7 +2,7 @@
  *
  *   dx = dy W       dW = dy^T x      db = sum of dy over rows      (W as (out, in))
  *   dx = dy W^T     dW = x^T dy                                    (W as (in, out)) */
-#include "autograd/tape.h"
+#include "autograd/linear.h"
 
 #include <string.h>
 
@@ -80,12 +80,14 @@ static ls_tensor *linear(ls_step *step, const char *name, ls_tensor *x, ls_tenso
     ls_tensor *y = ls_tensor_new(step, x->dtype, shape, x->dims);
     if (!y)
         return NULL;
+    ls_tensor *inputs[] = {x, weight, bias};
+    if (step->compute == LS_BF16)
+        return ls__linear_bf16(step, name, inputs, in_first, y);
     ls_status status = table->linear(step->device, x->dtype, rows, in, out, x->data, weight->data,
                                      !in_first, bias ? bias->data : NULL, y->data, false);
     if (status != LS_OK)
         return ls__step_fail(step, status);
 
-    ls_tensor *inputs[] = {x, weight, bias};
     if (!ls__tape_wants(step, inputs, 3))
         return y;
     struct linear *l =

@@ -16,6 +16,7 @@ ls_tensor *ls_reshape(ls_step *step, ls_tensor *x, const size_t *shape, size_t d
     ls_tensor *y = ls_tensor_wrap(step, x->data, x->dtype, shape, dims);
     if (!y)
         return NULL;
+    y->exposed = x->exposed;
     if (y->count != x->count) {
         char tx[LS__SHAPE_TEXT], ty[LS__SHAPE_TEXT];
         return ls__step_fail(

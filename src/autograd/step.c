@@ -66,12 +66,17 @@ ls_status ls_step_begin(ls_step *step, const ls_step_mode *mode) {
     step->recompute = mode->recompute;
     step->unrecorded = false;
     step->sample_count = 0;
+    step->compute = mode->compute;
     ls__tape_reset(step->tape);
     ls_status status = ls__arena_reset(step->arena);
     if (status == LS_OK)
         status = ls__arena_reset(step->records);
     if (status == LS_OK)
         status = set_samples(step, mode->samples, mode->sample_count);
+    const char *lacks = ls_device_lacks(step->device, mode->compute);
+    if (status == LS_OK && lacks)
+        status = ls__fail(LS_ERR_UNSUPPORTED, "step_begin: computing in %s needs %s",
+                          ls_dtype_name(mode->compute), lacks);
     if (status != LS_OK)
         ls__step_fail(step, status);
     ls__profile_mark(step->profile);

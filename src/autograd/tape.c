@@ -194,6 +194,8 @@ static ls_status share_gradient(ls_step *step, ls_tensor *tensor, const ls_tenso
     shared->grad = NULL;
     shared->data = dy->data;
     shared->twin = NULL;
+    shared->half = NULL;
+    shared->exposed = NULL;
     shared->layout = dy->layout;
     shared->holders = dy->holders;
     ++*shared->holders;
@@ -411,6 +413,7 @@ ls_tensor *ls_tensor_grad(ls_tensor *tensor) {
         return NULL;
     parameter->gradient_view = parameter->value;
     parameter->gradient_view.parameter = NULL;
+    parameter->gradient_view.exposed = NULL;
     parameter->gradient_view.data = parameter->gradient;
     return &parameter->gradient_view;
 }

@@ -5,6 +5,8 @@
 #include "tensor/tensor.h"
 #include <lockstep/model.h>
 
+typedef struct ls__prepared ls__prepared;
+
 struct ls_parameter {
     char *name;
     ls_device *device; /* whose memory value and gradient are */
@@ -26,12 +28,19 @@ struct ls_parameter {
     bool present; /* the gradient was written since the optimizer's last step; managed: on any
                            rank. Without it the optimizer leaves the weight alone */
 
+    uint64_t version;       /* counts changes of the value, from 1 on: ls__parameter_changed */
+    bool exposed;           /* its address was given away: it may change without that */
+    ls__prepared *prepared; /* the value as products want it (prepared.h), of some version each */
+
     size_t slot; /* where the tape that used it last keeps its counts. A hint: any number will do */
     ls_tensor gradient_view; /* what ls_tensor_grad(value) returns */
 };
 
 /* Multiplies the gradient by its factor: before others than the optimizer read it. */
 ls_status ls__parameter_settle_gradient(ls_parameter *parameter);
+
+/* After every write to the parameter's value. */
+void ls__parameter_changed(ls_parameter *parameter);
 
 /* One recorded operation. An operation's file keeps a struct that begins with this. */
 typedef struct ls__node ls__node;

@@ -156,9 +156,11 @@ ls_status ls_model_load(ls_model *model, const char *path) {
     LS_TRY_OUT(match_entries(&load));
     LS_TRY_OUT(check_tied_head(&load));
     LS_TRY_OUT(check_heads(&load));
-    for (size_t p = 0; p < model->parameter_count; p++)
+    for (size_t p = 0; p < model->parameter_count; p++) {
+        ls__parameter_changed(model->by_name[p]);
         LS_TRY_OUT(model->device->table->copy(model->device, model->by_name[p]->value.data,
                                               load.entries[p]->data, load.entries[p]->bytes));
+    }
 out:
     ls_safetensors_close(load.file);
     free(load.entries);

@@ -1,5 +1,7 @@
 #include "nn/parameter.h"
 
+#include "autograd/prepared.h"
+
 #include <lockstep/random.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -95,12 +97,14 @@ ls_status ls__parameter_create(ls_parameter **parameter, ls_device *device, cons
     p->role = role;
     p->decay = dims >= 2;
     p->gradient_factor = 1;
+    p->version = 1;
     p->value = (ls_tensor){
         .dtype = LS_F32,
         .dims = dims,
         .count = count,
         .need_grad = role == LS_WEIGHT,
         .parameter = p,
+        .exposed = &p->exposed,
     };
     memcpy(p->value.shape, shape, dims * sizeof *shape);
     LS_TRY_OUT(device->table->alloc(device, count * sizeof(float), &p->value.data));
@@ -119,6 +123,7 @@ void ls__parameter_destroy(ls_parameter *parameter) {
     const ls__device_table *table = parameter->device->table;
     if (parameter->owns_gradient)
         table->free(parameter->device, parameter->gradient);
+    ls__prepared_free(parameter);
     if (parameter->value.data)
         table->free(parameter->device, parameter->value.data);
     free(parameter->name);

@@ -216,6 +216,7 @@ static ls_status fold_statistic(const ls_optimizer *optimizer, ls_parameter *p) 
     double samples = p->managed ? 1 : (double)p->samples;
     LS_TRY(ls__parameter_settle_gradient(p));
     float keep = (float)(1 - STATISTIC_SHARE), share = (float)(STATISTIC_SHARE / samples);
+    ls__parameter_changed(p);
     LS_TRY(table->affine(optimizer->device, LS_F32, p->value.count, keep, 0, p->value.data,
                          p->value.data, false));
     return table->affine(optimizer->device, LS_F32, p->value.count, share, 0, p->gradient,
@@ -239,6 +240,7 @@ ls_status ls_optimizer_step(ls_optimizer *optimizer, double learning_rate, doubl
         if (!s->parameter->present)
             continue;
         s->steps++;
+        ls__parameter_changed(s->parameter);
         LS_TRY(optimizer->options.kind == LS_SGD ? update_sgd(optimizer, s, learning_rate, scale)
                                                  : update_adam(optimizer, s, learning_rate, scale));
     }

@@ -157,6 +157,7 @@ static void aim_gradients(ls_ddp *ddp, size_t shard) {
 static ls_status broadcast_values(ls_ddp *ddp) {
     for (size_t i = 0; i + 1 < ddp->entry_count; i++) {
         ls_tensor *value = &ddp->entries[i].parameter->value;
+        ls__parameter_changed(ddp->entries[i].parameter);
         LS_TRY(ls_broadcast(ddp->group, value->data, value->count, value->dtype, 0));
     }
     return LS_OK;

@@ -170,6 +170,8 @@ size_t ls_tensor_count(const ls_tensor *tensor) {
 }
 
 void *ls_tensor_data(ls_tensor *tensor) {
+    if (tensor && tensor->exposed)
+        *tensor->exposed = true;
     return tensor && ls__tensor_make_plain(tensor->step, tensor) ? tensor->data : NULL;
 }
 

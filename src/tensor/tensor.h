@@ -25,19 +25,24 @@ struct ls_tensor {
     void *data;
     ls__layout layout; /* of data; only results of operations on images are not plain */
     void *twin;        /* the same elements in the other layout, once somebody asked; or NULL */
+    void *half;        /* the same elements, plain, in BF16, once a product asked; or NULL */
     ls_step *step;     /* it lives in; NULL for parameters */
     bool keep_grad;    /* asked for by the caller: backward does not take it away */
     bool need_grad;    /* it, or something it was computed from, wants a gradient */
     ls_tensor *grad;   /* what has flowed in so far; NULL: nothing yet */
     size_t *holders;   /* gradients: how many tensors' grad stand on data */
     ls_parameter *parameter; /* set for parameter values: their gradient has its own storage */
+    bool
+        *exposed; /* parameter values and views of them: set when the address of data is handed to a
+                          caller, who may then write there (autograd/prepared.c) */
 };
 
 struct ls_step {
     ls_device *device;
     uint64_t seed;
     bool training;
-    bool recompute;    /* as in ls_step_mode */
+    bool recompute; /* as in ls_step_mode */
+    ls_dtype compute;
     bool unrecorded;   /* inside of a checkpoint's forward: training, but no tape */
     uint64_t *samples; /* (sample_count) global sample numbers */
     size_t sample_count, sample_capacity;
@@ -71,6 +76,8 @@ bool ls__tensor_check_any(ls_step *step, const ls_tensor *tensor, ls_dtype dtype
 
 /* The elements in `layout`: converted when first asked for, and kept. NULL after ls__step_fail. */
 void *ls__tensor_data_in(ls_step *step, ls_tensor *tensor, ls__layout layout);
+/* The elements in BF16, row-major: rounded when first asked for, and kept. NULL after ls__step_fail. */
+void *ls__tensor_half(ls_step *step, ls_tensor *tensor);
 /* Makes `data` plain. False after ls__step_fail. */
 bool ls__tensor_make_plain(ls_step *step, ls_tensor *tensor);
 /* True where both layouts are the same bytes, so that nothing need be converted. */

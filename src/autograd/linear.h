@@ -1,0 +1,11 @@
+/* Linear layers in bf16, for linear.c and linear_cross_entropy.c, which check shapes. */
+#ifndef LS_AUTOGRAD_LINEAR_H
+#define LS_AUTOGRAD_LINEAR_H
+
+#include "autograd/tape.h"
+
+/* inputs: x, weight, bias or NULL; y: the result's tensor. Returns y, or NULL after ls__step_fail. */
+ls_tensor *ls__linear_bf16(ls_step *step, const char *name, ls_tensor *const inputs[3],
+                           bool in_first, ls_tensor *y);
+
+#endif

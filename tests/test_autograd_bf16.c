@@ -1,0 +1,346 @@
+/* Operations in bf16 against the same in f32, and weights that change in every way they can. */
+#include "nn_support.h"
+
+#include <lockstep/ddp.h>
+#include <lockstep/random.h>
+#include <unistd.h>
+
+/* A factor is off by at most 2^-9 of itself. So is a sum of products by 2^-8 of the sum of their sizes; of
+ * independent terms much less. Compared with the largest element, 1 % is what is promised. */
+static const double BOUND = 0.01;
+
+static ls_device *device;
+
+static int setup(void **state) {
+    (void)state;
+    device = new_device();
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    ls_device_destroy(device);
+    return 0;
+}
+
+static ls_step *new_step(void) {
+    ls_step *step;
+    assert_ok(ls_step_create(&step, &(ls_step_options){.device = device, .seed = 3}));
+    return step;
+}
+
+static void begin(ls_step *step, ls_dtype compute, bool recompute) {
+    const ls_step_mode mode = {.training = true, .compute = compute, .recompute = recompute};
+    assert_ok(ls_step_begin(step, &mode));
+}
+
+static float *normal(uint64_t stream, size_t count) {
+    float *values = malloc((count + 4) * sizeof *values);
+    assert_non_null(values);
+    for (size_t i = 0; i < count; i += 4)
+        ls_random_normal4(5, stream, i / 4, values + i);
+    return values;
+}
+
+static void near(const char *what, const float *got, const float *want, size_t count,
+                 double bound) {
+    double largest = 0, worst = 0;
+    for (size_t i = 0; i < count; i++) {
+        largest = fmax(largest, fabs((double)want[i]));
+        worst = fmax(worst, fabs((double)got[i] - (double)want[i]));
+        if (isnan(got[i]))
+            fail_msg("%s: element %zu is NaN", what, i);
+    }
+    if (!(worst <= bound * largest))
+        fail_msg("%s: off by %.3g of %.3g", what, worst, largest);
+    if (worst == 0)
+        fail_msg("%s: equal to f32 to the bit: was it computed in bf16?", what);
+}
+
+/* --- one operation --- */
+
+typedef ls_tensor *build_fn(ls_step *step, ls_tensor **in);
+enum { INPUTS = 3 };
+struct operation {
+    const char *name;
+    build_fn *build;
+    size_t dims[INPUTS], shape[INPUTS][3], count;
+};
+
+static size_t elements_of(const struct operation *o, size_t i) {
+    size_t count = 1;
+    for (size_t d = 0; d < o->dims[i]; d++)
+        count *= o->shape[i][d];
+    return count;
+}
+
+/* Value and gradients of sum(y^2) / 2 in `compute`: one array each. Returns the elements of y. */
+static size_t run_operation(const struct operation *o, float *const *values, ls_dtype compute,
+                            float **results) {
+    ls_step *step = new_step();
+    begin(step, compute, false);
+    ls_tensor *in[INPUTS] = {NULL};
+    for (size_t i = 0; i < o->count; i++) {
+        in[i] = ls_tensor_wrap(step, values[i], LS_F32, o->shape[i], o->dims[i]);
+        ls_tensor_need_grad(in[i]);
+    }
+    ls_tensor *y = o->build(step, in);
+    ls_tensor *loss = ls_scale(step, ls_sum(step, ls_mul(step, y, y)), 0.5F);
+    assert_ok(ls_backward(step, loss, NULL, NULL));
+    for (size_t i = 0; i <= o->count; i++) {
+        ls_tensor *t = i == 0 ? y : ls_tensor_grad(in[i - 1]);
+        assert_non_null(t);
+        size_t bytes = ls_tensor_count(t) * sizeof(float);
+        results[i] = malloc(bytes);
+        memcpy(results[i], ls_tensor_data(t), bytes);
+    }
+    size_t count = ls_tensor_count(y);
+    ls_step_destroy(step);
+    return count;
+}
+
+static void check_operation(const struct operation *o) {
+    float *values[INPUTS], *f32[INPUTS + 1], *bf16[INPUTS + 1];
+    for (size_t i = 0; i < o->count; i++)
+        values[i] = normal(100 + i, elements_of(o, i));
+    run_operation(o, values, LS_F32, f32);
+    size_t y = run_operation(o, values, LS_BF16, bf16);
+    for (size_t i = 0; i <= o->count; i++) {
+        char what[64];
+        snprintf(what, sizeof what, "%s, %s %zu", o->name, i ? "gradient" : "value", i);
+        size_t count = i ? elements_of(o, i - 1) : y;
+        near(what, bf16[i], f32[i], count, BOUND);
+    }
+    for (size_t i = 0; i <= o->count; i++) {
+        free(f32[i]);
+        free(bf16[i]);
+        if (i < o->count)
+            free(values[i]);
+    }
+}
+
+static ls_tensor *build_linear(ls_step *step, ls_tensor **in) {
+    return ls_linear(step, in[0], in[1], in[2]);
+}
+
+static ls_tensor *build_linear_io(ls_step *step, ls_tensor **in) {
+    return ls_linear_io(step, in[0], in[1], in[2]);
+}
+
+/* The same x and the same weight twice: the second contribution to each gradient adds. */
+static ls_tensor *build_twice(ls_step *step, ls_tensor **in) {
+    return ls_add(step, ls_linear(step, in[0], in[1], in[2]),
+                  ls_scale(step, ls_linear_io(step, in[0], in[1], in[2]), 0.5F));
+}
+
+static void test_linear(void **state) {
+    (void)state;
+    const struct operation operations[] = {
+        {"linear", build_linear, {2, 2, 1}, {{24, 70}, {50, 70}, {50}}, 3},
+        {"linear without bias", build_linear, {3, 2}, {{2, 9, 33}, {65, 33}}, 2},
+        {"linear_io", build_linear_io, {3, 2, 1}, {{2, 12, 70}, {70, 50}, {50}}, 3},
+        {"twice", build_twice, {2, 2, 1}, {{24, 40}, {40, 40}, {40}}, 3},
+    };
+    for (size_t i = 0; i < sizeof operations / sizeof *operations; i++)
+        check_operation(&operations[i]);
+}
+
+/* --- weights that change --- */
+
+static const char MLP[] = "mlp:12,16,4";
+
+/* The loss of a fixed batch. */
+static double loss_of(ls_step *step, ls_model *model) {
+    static float x[5 * 12];
+    static int32_t y[5] = {0, 1, 2, 3, 1};
+    for (size_t i = 0; i < sizeof x / sizeof *x; i++)
+        x[i] = (float)i / 30 - 1;
+    begin(step, LS_BF16, false);
+    ls_tensor *input = ls_tensor_wrap(step, x, LS_F32, (size_t[]){5, 12}, 2);
+    ls_tensor *loss =
+        ls_model_loss(step, model, input, ls_tensor_wrap(step, y, LS_I32, (size_t[]){5}, 1), NULL);
+    assert_ok(ls_step_status(step));
+    return ls_tensor_item(loss);
+}
+
+/* A model of these values that never packed anything before. */
+static void expect_fresh(ls_step *step, ls_model *model, const char *how) {
+    char path[] = "/tmp/lockstep-bf16-XXXXXX";
+    int file = mkstemp(path);
+    assert_true(file >= 0);
+    close(file);
+    assert_ok(ls_model_save(model, path));
+    ls_model *fresh = new_model(device, MLP, 99);
+    assert_ok(ls_model_load(fresh, path));
+    unlink(path);
+    assert_int_equal(ls_model_hash(fresh), ls_model_hash(model));
+    double want = loss_of(step, fresh), got = loss_of(step, model);
+    if (got != want)
+        fail_msg("%s: the loss is %.9g, of the same weights %.9g: stale", how, got, want);
+    ls_model_destroy(fresh);
+}
+
+static void train_once(ls_step *step, ls_model *model, ls_optimizer *optimizer) {
+    begin(step, LS_BF16, false);
+    loss_of(step, model);
+    float x[12] = {1, 2, 3};
+    int32_t y[1] = {2};
+    begin(step, LS_BF16, false);
+    ls_tensor *loss =
+        ls_model_loss(step, model, ls_tensor_wrap(step, x, LS_F32, (size_t[]){1, 12}, 2),
+                      ls_tensor_wrap(step, y, LS_I32, (size_t[]){1}, 1), NULL);
+    assert_ok(ls_backward(step, loss, NULL, NULL));
+    assert_ok(ls_optimizer_step(optimizer, 0.5, NULL));
+}
+
+static void test_optimizer_is_seen(void **state) {
+    (void)state;
+    const ls_optimizer_kind kinds[] = {LS_SGD, LS_ADAM, LS_ADAMW};
+    for (size_t i = 0; i < 3; i++) {
+        ls_step *step = new_step();
+        ls_model *model = new_model(device, MLP, 1);
+        ls_optimizer *optimizer;
+        assert_ok(
+            ls_optimizer_create(&optimizer, model, &(ls_optimizer_options){.kind = kinds[i]}));
+        double before = loss_of(step, model);
+        train_once(step, model, optimizer);
+        expect_fresh(step, model, "optimizer");
+        assert_true(loss_of(step, model) != before);
+        ls_optimizer_destroy(optimizer);
+        ls_model_destroy(model);
+        ls_step_destroy(step);
+    }
+}
+
+static void test_load_is_seen(void **state) {
+    (void)state;
+    char path[] = "/tmp/lockstep-bf16-XXXXXX";
+    int file = mkstemp(path);
+    assert_true(file >= 0);
+    close(file);
+    ls_step *step = new_step();
+    ls_model *model = new_model(device, MLP, 1), *other = new_model(device, MLP, 2);
+    double before = loss_of(step, model), want = loss_of(step, other);
+    assert_true(before != want);
+    assert_ok(ls_model_save(other, path));
+    assert_ok(ls_model_load(model, path));
+    unlink(path);
+    assert_true(loss_of(step, model) == want);
+    ls_model_destroy(model);
+    ls_model_destroy(other);
+    ls_step_destroy(step);
+}
+
+/* Whoever has the address may write at any time, also long after asking for it. */
+static void test_writing_is_seen(void **state) {
+    (void)state;
+    ls_step *step = new_step();
+    ls_model *model = new_model(device, MLP, 1);
+    loss_of(step, model);
+    float *weight = ls_tensor_data(ls_parameter_value(ls_model_parameter(model, 0)));
+    for (int i = 0; i < 3; i++) {
+        weight[i] += 1;
+        expect_fresh(step, model, "written through ls_tensor_data");
+    }
+    /* a view of the value shares its memory */
+    begin(step, LS_BF16, false);
+    ls_parameter *second = ls_model_parameter(model, 2);
+    ls_tensor *view = ls_reshape(step, ls_parameter_value(second), (size_t[]){64}, 1);
+    float *through = ls_tensor_data(view);
+    loss_of(step, model);
+    through[5] = 3;
+    expect_fresh(step, model, "written through a view");
+    ls_model_destroy(model);
+    ls_step_destroy(step);
+}
+
+/* Weights that stay are packed once: the proof that the above is not so because nothing is kept. */
+static size_t packs;
+static const ls__device_table *original;
+static ls_status counted_pack(ls_device *d, const ls__packing *packing, const float *b,
+                              void *packed) {
+    packs++;
+    return original->pack(d, packing, b, packed);
+}
+
+static void test_packed_once(void **state) {
+    (void)state;
+    ls_device *counting = new_device();
+    original = counting->table;
+    ls__device_table table = *original;
+    table.pack = counted_pack;
+    counting->table = &table;
+    ls_device *before = device;
+    device = counting;
+    ls_step *step = new_step();
+    ls_model *model = new_model(device, MLP, 1);
+    ls_optimizer *optimizer;
+    assert_ok(ls_optimizer_create(&optimizer, model, &(ls_optimizer_options){.kind = LS_SGD}));
+    packs = 0;
+    loss_of(step, model);
+    assert_int_equal(packs, 2); /* two layers, forward */
+    loss_of(step, model);
+    assert_int_equal(packs, 2);
+    train_once(step, model, optimizer); /* dx of the second layer */
+    assert_int_equal(packs, 3);
+    loss_of(step, model);
+    loss_of(step, model);
+    assert_int_equal(packs, 5);
+    ls_tensor_data(ls_parameter_value(ls_model_parameter(model, 0)));
+    loss_of(step, model);
+    loss_of(step, model);
+    assert_int_equal(packs, 7); /* the first layer's every time from now on */
+    ls_optimizer_destroy(optimizer);
+    ls_model_destroy(model);
+    ls_step_destroy(step);
+    counting->table = original;
+    ls_device_destroy(counting);
+    device = before;
+}
+
+/* A model that a ddp takes gets rank 0's weights. */
+static void test_broadcast_is_seen(void **state) {
+    (void)state;
+    ls_step *step = new_step();
+    ls_model *model = new_model(device, MLP, 1);
+    ls_job *job;
+    ls_ddp *ddp;
+    loss_of(step, model);
+    uint64_t version = ls_model_parameter(model, 0)->version;
+    assert_ok(ls_job_init(&job, NULL));
+    assert_ok(ls_ddp_create(&ddp, model, ls_job_world(job), NULL));
+    assert_true(ls_model_parameter(model, 0)->version > version);
+    expect_fresh(step, model, "broadcast");
+    ls_ddp_destroy(ddp);
+    ls_job_finish(job);
+    ls_model_destroy(model);
+    ls_step_destroy(step);
+}
+
+static void test_unsupported(void **state) {
+    (void)state;
+    ls_step *step = new_step();
+    assert_int_equal(ls_step_begin(step, &(ls_step_mode){.compute = LS_F16}), LS_ERR_UNSUPPORTED);
+    assert_non_null(strstr(ls_error_text(), "F16"));
+    assert_ok(ls_step_begin(step, NULL));
+    ls_step_destroy(step);
+}
+
+#define bf16_test(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void) {
+    setup(NULL);
+    const char *lacks = ls_device_lacks(device, LS_BF16);
+    if (lacks)
+        print_message("no products in bf16: that needs %s\n", lacks);
+    teardown(NULL);
+    if (lacks)
+        return 77;
+    const struct CMUnitTest tests[] = {
+        bf16_test(test_linear),       bf16_test(test_optimizer_is_seen),
+        bf16_test(test_load_is_seen), bf16_test(test_writing_is_seen),
+        bf16_test(test_packed_once),  bf16_test(test_broadcast_is_seen),
+        bf16_test(test_unsupported),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
