@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """The models of bench/train_vs_pytorch in PyTorch: times training steps, prints one JSON object.
 
-usage: pytorch_models.py MODEL --batch N [--steps N] [--warmup N] [--threads N]
+usage: pytorch_models.py MODEL --batch N [--steps N] [--warmup N] [--threads N] [--dtype f32|bf16]
        pytorch_models.py --version
 
 MODEL is a spec as Lockstep takes it: mlp:..., cnn, resnet18, gpt:layers=,heads=,width=,context=,vocab=.
 Same architecture, same optimizer, made-up data on both sides. Where PyTorch has a faster way of saying the
-same thing (fused attention, fused AdamW), it is taken when this version has it.
+same thing (fused attention, fused AdamW), it is taken when this version has it. bf16 is torch.autocast
+around forward and loss, as its documentation says.
 """
 import argparse
 import json
@@ -127,13 +128,15 @@ def run(options):
     for i in range(options.warmup + options.steps):
         begin = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
-        loss = F.cross_entropy(model(x).view(-1, classes), y.view(-1))
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=options.dtype == "bf16"):
+            loss = F.cross_entropy(model(x).view(-1, classes), y.view(-1))
         loss.backward()
         optimizer.step()
         if i >= options.warmup:
             times.append((time.perf_counter() - begin) * 1e3)
     print(json.dumps({
         "model": options.model,
+        "dtype": options.dtype,
         "params": sum(p.numel() for p in model.parameters()),
         "step_ms_p50": statistics.median(times),
         "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
@@ -159,6 +162,7 @@ def main():
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--warmup", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--dtype", choices=("f32", "bf16"), default="f32")
     parser.add_argument("--version", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

@@ -72,7 +72,7 @@ refused 2 'model "cnm": unknown' train --model cnm
 refused 2 "vocab is missing" train --model gpt:layers=1,heads=1,width=8,context=8
 refused 2 "cnn has no context" train --model cnn --seq 8
 refused 2 "--batch 3 is no multiple of --ranks 2" train --model cnn --batch 3 --ranks 2
-refused 2 "bf16" train --model cnn --dtype bf16
+refused 2 "--dtype" train --model cnn --dtype f16
 refused 2 "--steps: '0'" train --model cnn --steps 0
 refused 2 "unknown option --stepz" train --model cnn --stepz 1
 # --profile: each operation of the model, and times that make up the steps

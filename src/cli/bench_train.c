@@ -19,6 +19,7 @@ typedef struct bench {
     ls_job *job;
     ls_group *world;
     ls_device *device;
+    ls_dtype dtype; /* that is computed in */
     ls_model *model;
     ls_ddp *ddp;
     ls_optimizer *optimizer;
@@ -53,6 +54,8 @@ static ls_status create(bench *b, const char *spec) {
                         (long long)s->ranks, ls_group_size(b->world));
     b->batch = (size_t)(s->batch / s->ranks);
     LS_TRY(ls_device_cpu(&b->device, (int)s->threads));
+    b->dtype = ls__cli_dtype_choose("lockstep bench train", b->device, s->dtype,
+                                    ls_group_rank(b->world) == 0);
     const ls_model_options model = {.device = b->device, .seed = 1};
     LS_TRY(ls_model_create(&b->model, spec, &model));
     const ls_ddp_options ddp = {.reducer = {.progress = (ls_progress)s->progress}};
@@ -113,6 +116,7 @@ static ls_status run_step(bench *b, size_t number) {
     bool tokens = ls_model_context(b->model) > 0;
     const ls_step_mode mode = {.training = true,
                                .recompute = b->settings->recompute,
+                               .compute = b->dtype,
                                .samples = b->samples,
                                .sample_count = b->batch};
     const size_t shape[2] = {b->batch, b->inputs}, rows[2] = {b->batch, b->targets};
@@ -146,7 +150,7 @@ static double median(double *times, size_t count) {
 /* All ranks at once, as in a step; the sum of theirs. */
 static ls_status peak(bench *b, double *gflops) {
     LS_TRY(ls_barrier(b->world));
-    LS_TRY(ls__bench_peak(b->device, gflops));
+    LS_TRY(ls__bench_peak(b->device, b->dtype, gflops));
     return ls_all_reduce(b->world, gflops, gflops, 1, LS_F64, LS_SUM);
 }
 
@@ -182,12 +186,12 @@ static ls_status print_json(const bench *b, const figures *f) {
         "{s:s, s:I, s:o, s:I, s:I, s:s, s:b, s:I, s:I, s:f, s:f, s:o, s:f, s:f, s:f, s:f}", "model",
         ls_model_spec(b->model), "batch", (json_int_t)s->batch, "seq",
         context ? json_integer((json_int_t)context) : json_null(), "ranks", (json_int_t)s->ranks,
-        "threads", (json_int_t)s->threads, "dtype", "f32", "recompute", s->recompute, "params",
-        (json_int_t)ls_model_element_count(b->model), "steps", (json_int_t)s->steps, "step_ms_p50",
-        f->step_ms, "samples_per_s", f->samples_per_s, "tokens_per_s",
-        context ? json_real(f->samples_per_s * (double)context) : json_null(), "gflops", f->gflops,
-        "peak_gflops", f->peak_gflops, "share", f->gflops / f->peak_gflops, "peak_rss_mb",
-        f->peak_rss_mb);
+        "threads", (json_int_t)s->threads, "dtype", ls__cli_dtype_name(b->dtype), "recompute",
+        s->recompute, "params", (json_int_t)ls_model_element_count(b->model), "steps",
+        (json_int_t)s->steps, "step_ms_p50", f->step_ms, "samples_per_s", f->samples_per_s,
+        "tokens_per_s", context ? json_real(f->samples_per_s * (double)context) : json_null(),
+        "gflops", f->gflops, "peak_gflops", f->peak_gflops, "share", f->gflops / f->peak_gflops,
+        "peak_rss_mb", f->peak_rss_mb);
     return ls__json_write_line(stdout, "stdout", object);
 }
 
@@ -196,8 +200,9 @@ static ls_status print(const bench *b, const figures *f) {
     if (s->format == 1)
         return print_json(b, f);
     size_t context = ls_model_context(b->model);
-    printf("model          %s, %zu parameters, f32%s\n", ls_model_spec(b->model),
-           ls_model_element_count(b->model), s->recompute ? ", recomputed" : "");
+    printf("model          %s, %zu parameters, %s%s\n", ls_model_spec(b->model),
+           ls_model_element_count(b->model), ls__cli_dtype_name(b->dtype),
+           s->recompute ? ", recomputed" : "");
     printf("job            batch %lld, %lld rank%s of %lld thread%s\n", (long long)s->batch,
            (long long)s->ranks, s->ranks == 1 ? "" : "s", (long long)s->threads,
            s->threads == 1 ? "" : "s");
@@ -220,7 +225,7 @@ static ls_status run(bench *b, const char *spec) {
     if (ls_group_rank(b->world) == 0) {
         LS_TRY(print(b, &f));
         if (b->profile)
-            LS_TRY(ls__profile_report_finish(b->profile, b->device, NULL));
+            LS_TRY(ls__profile_report_finish(b->profile, b->device, b->dtype, NULL));
     }
     return ls_barrier(b->world);
 }

@@ -3,7 +3,7 @@
 #define LS_CLI_COMMANDS_H
 
 #include "launch/exit_code.h"
-#include <lockstep/status.h>
+#include <lockstep/tensor.h>
 #include <stdint.h>
 
 /* The exit code that tells a caller what `status` told the program. */
@@ -16,6 +16,11 @@ int ls__cli_report(const char *command, ls_status status);
  * `command` ("lockstep train") is whose name messages carry, `transport` an ls__launch_transport.
  * Returns the exit code. */
 int ls__cli_launch_self(const char *command, int64_t ranks, int transport, int argc, char **argv);
+
+/* The type to compute in: what --dtype asked for (0 f32, 1 bf16), or f32 where the device cannot; if so, and
+ * with `tell`, one line on stderr says what is missing. */
+ls_dtype ls__cli_dtype_choose(const char *command, const ls_device *device, int wanted, bool tell);
+const char *ls__cli_dtype_name(ls_dtype dtype); /* "f32", "bf16": as options and JSON have it */
 
 int ls__cli_run(int argc, char **argv);
 int ls__cli_train(int argc, char **argv);

@@ -149,10 +149,10 @@ static ls_status write_file(const ls__profile_report *report, const limits *l, c
 }
 
 ls_status ls__profile_report_finish(const ls__profile_report *report, ls_device *device,
-                                    const char *path) {
+                                    ls_dtype dtype, const char *path) {
     limits l;
     line lines[LS__PROFILE_ROWS + 1];
-    LS_TRY(ls__bench_peak(device, &l.gflops));
+    LS_TRY(ls__bench_peak(device, dtype, &l.gflops));
     LS_TRY(measure_copy(device, &l.gb_s));
     size_t count = make_lines(report, &l, lines);
     print_table(report, &l, lines, count);

@@ -20,6 +20,6 @@ void ls__profile_report_step(ls__profile_report *report, uint64_t nanoseconds, b
 /* Measures what the device can do, then prints the table on stderr and, where `path` is not NULL, writes
  * it there as one JSON object. */
 ls_status ls__profile_report_finish(const ls__profile_report *report, ls_device *device,
-                                    const char *path);
+                                    ls_dtype dtype, const char *path);
 
 #endif

@@ -18,6 +18,7 @@ typedef struct ls__train_settings {
     int schedule;  /* ls_schedule_kind */
     int transport; /* ls__launch_transport */
     int progress;  /* ls_progress */
+    int dtype;     /* 0 f32, 1 bf16: what was asked for */
     double rate, min_rate, momentum, beta1, beta2, epsilon, weight_decay, clip;
     bool nesterov, decay_all, overwrite, json, profile, recompute;
 } ls__train_settings;
@@ -43,6 +44,7 @@ typedef struct ls__train {
     int rank, ranks;
     size_t shards;
     ls_device *device;
+    ls_dtype dtype; /* that is computed in; equal on all ranks */
     ls_dataset *dataset;
     bool tokens; /* a language model: samples are windows, weights count tokens */
     /* As the weights and the metrics are called: "tokens", "tokens_per_s", "val_accuracy", or

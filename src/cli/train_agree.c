@@ -34,10 +34,12 @@ static void add_real(settings_text *t, const char *name, double value) {
     add(t, strtod(text, NULL) == value ? "%s=%.15g\n" : "%s=%.17g\n", name, value);
 }
 
-static void describe(settings_text *t, const ls__train_settings *s) {
+static void describe(settings_text *t, const ls__train *train) {
+    const ls__train_settings *s = train->settings;
     add(t, "the version of lockstep=%s\n", LOCKSTEP_VERSION);
     add(t, "--batch-size=%" PRId64 "\n--shards=%" PRId64 "\n", s->batch_size, s->shards);
     add(t, "--seed=%" PRId64 "\n--threads=%" PRId64 "\n", s->seed, s->threads);
+    add(t, "the type computed in (--dtype)=%s\n", ls__cli_dtype_name(train->dtype));
     add(t, "--epochs=%" PRId64 "\n--steps=%" PRId64 "\n", s->epochs, s->steps);
     add(t, "--eval-every=%" PRId64 "\n", s->eval_every);
     add(t, "--optimizer=%d\n", s->optimizer);
@@ -112,7 +114,7 @@ static ls_status compare(ls_group *world, const settings_text *mine) {
 
 ls_status ls__train_agree(const ls__train *train) {
     settings_text mine = {.used = 0};
-    describe(&mine, train->settings);
+    describe(&mine, train);
     return compare(train->world, &mine);
 }
 

@@ -24,7 +24,8 @@ static ls_status run_unit(ls__train *train, const buffers *b, uint64_t first, si
         b->samples[i] = first + i;
     LS_TRY(ls_dataset_read(train->dataset, LS_VALIDATION, b->samples, count, b->input, b->target,
                            &sums->weight));
-    LS_TRY(ls_step_begin(train->step, NULL));
+    const ls_step_mode mode = {.compute = train->dtype};
+    LS_TRY(ls_step_begin(train->step, &mode));
     ls_tensor *x, *y;
     ls__train_wrap(train, b->input, b->target, count, &x, &y);
     size_t correct = 0;

@@ -20,6 +20,7 @@ static ls_status run_shard(ls__train *train, const ls_shard *shard, uint64_t ste
     uint64_t begin = ls__now_ns();
     const ls_step_mode mode = {.training = true,
                                .recompute = train->settings->recompute,
+                               .compute = train->dtype,
                                .samples = shard->samples,
                                .sample_count = shard->count};
     LS_TRY(ls_step_begin(train->step, &mode));

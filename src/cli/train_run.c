@@ -89,6 +89,8 @@ static ls_status join_job(ls__train *t) {
     t->world = ls_job_world(t->job);
     t->rank = ls_group_rank(t->world);
     t->ranks = ls_group_size(t->world);
+    LS_TRY(ls_device_cpu(&t->device, (int)s->threads));
+    t->dtype = ls__cli_dtype_choose("lockstep train", t->device, s->dtype, t->rank == 0);
     LS_TRY(ls__train_agree(t));
     if (s->ranks && s->ranks != t->ranks)
         return ls__fail(LS_ERR_ARGUMENT,
@@ -106,7 +108,6 @@ static ls_status join_job(ls__train *t) {
 
 static ls_status create_model(ls__train *t) {
     const ls__train_settings *s = t->settings;
-    LS_TRY(ls_device_cpu(&t->device, (int)s->threads));
     const ls_model_options model = {.device = t->device,
                                     .seed = (uint64_t)s->seed,
                                     .default_vocab = ls_dataset_classes(t->dataset)};
@@ -167,7 +168,7 @@ static ls_status finish_profile(const ls__train *t) {
     char *path = NULL;
     if (t->settings->out && asprintf(&path, "%s/profile.json", t->settings->out) < 0)
         return ls__fail(LS_ERR_MEMORY, "--profile: out of memory");
-    ls_status status = ls__profile_report_finish(t->profile, t->device, path);
+    ls_status status = ls__profile_report_finish(t->profile, t->device, t->dtype, path);
     free(path);
     return status;
 }
