@@ -8,4 +8,10 @@
 ls_tensor *ls__linear_bf16(ls_step *step, const char *name, ls_tensor *const inputs[3],
                            bool in_first, ls_tensor *y);
 
+/* inputs: x, weight; loss: the scalar's tensor. Fills *correct. Returns loss, or NULL after
+ * ls__step_fail. */
+ls_tensor *ls__linear_cross_entropy_bf16(ls_step *step, ls_tensor *const inputs[2],
+                                         const ls_tensor *targets, ls_tensor *loss,
+                                         size_t *correct);
+
 #endif

@@ -5,7 +5,7 @@
  * (rows, V) are the largest tensor of a language model. They are kept for backward once, and turned
  * into d where they lie; with step->recompute they are not kept, and each block is computed again:
  * a third more products, no memory. Bits are the same. */
-#include "autograd/tape.h"
+#include "autograd/linear.h"
 
 #include <string.h>
 
@@ -131,6 +131,13 @@ ls_tensor *ls_linear_cross_entropy(ls_step *step, ls_tensor *x, ls_tensor *weigh
     ls_tensor *loss = ls_tensor_new(step, LS_F32, NULL, 0);
     if (!loss)
         return NULL;
+    if (step->compute == LS_BF16) {
+        if (!ls__linear_cross_entropy_bf16(step, inputs, targets, loss, &hits))
+            return NULL;
+        if (correct)
+            *correct = hits;
+        return loss;
+    }
     ls_status status = forward(step, &l, x, weight, recorded && !step->recompute, loss, &hits);
     if (status != LS_OK)
         return ls__step_fail(step, status);

@@ -271,6 +271,16 @@ typedef struct ls__device_table {
     ls_status (*class_block_backward)(ls_device *device, ls_dtype dtype, size_t rows,
                                       size_t columns, size_t first, const int32_t *targets,
                                       const ls__class_row *state, float dloss, void *x);
+    /* class_block for a backward in BF16: powers (rows, columns) BF16 = exp(x - most), where most (rows)
+     * becomes the largest logit of the row so far; powers may be NULL. state NULL: most is given, and
+     * powers have the bits of the first time. */
+    ls_status (*class_powers)(ls_device *device, size_t rows, size_t columns, size_t first,
+                              const float *x, const int32_t *targets, ls__class_row *state,
+                              float *most, void *powers);
+    /* One block of powers becomes the gradient of its logits, in BF16, in place. */
+    ls_status (*class_powers_backward)(ls_device *device, size_t rows, size_t columns, size_t first,
+                                       const int32_t *targets, const ls__class_row *state,
+                                       const float *most, float dloss, void *powers);
     /* *loss = sum of (a - b)^2, added up in f64 */
     ls_status (*squared_error)(ls_device *device, ls_dtype dtype, size_t count, const void *a,
                                const void *b, float *loss);

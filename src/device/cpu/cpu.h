@@ -186,6 +186,13 @@ ls_status ls__cpu_class_blocks_end(ls_device *device, size_t rows, size_t classe
 ls_status ls__cpu_class_block_backward(ls_device *device, ls_dtype dtype, size_t rows,
                                        size_t columns, size_t first, const int32_t *targets,
                                        const ls__class_row *state, float dloss, void *x);
+ls_status ls__cpu_class_powers(ls_device *device, size_t rows, size_t columns, size_t first,
+                               const float *x, const int32_t *targets, ls__class_row *state,
+                               float *most, void *powers);
+ls_status ls__cpu_class_powers_backward(ls_device *device, size_t rows, size_t columns,
+                                        size_t first, const int32_t *targets,
+                                        const ls__class_row *state, const float *most, float dloss,
+                                        void *powers);
 ls_status ls__cpu_squared_error(ls_device *device, ls_dtype dtype, size_t count, const void *a,
                                 const void *b, float *loss);
 ls_status ls__cpu_count_correct(ls_device *device, ls_dtype dtype, size_t rows, size_t columns,
