@@ -5,11 +5,15 @@
 
 #include "device/cpu/math.h"
 
-LS_INLINE uint16_t ls__bf16_of(float value) {
+/* The rounded number in the upper half; the lower half is of no meaning. */
+LS_INLINE uint32_t ls__bf16_high(float value) {
     uint32_t bits = ls__bits_of_float(value);
-    uint32_t rounded = (bits + 0x7fffU + (bits >> 16 & 1)) >> 16;
-    uint32_t quiet = bits >> 16 | 0x40U;
-    return (uint16_t)((bits & 0x7fffffffU) > 0x7f800000U ? quiet : rounded);
+    uint32_t rounded = bits + 0x7fffU + (bits >> 16 & 1);
+    return (bits & 0x7fffffffU) > 0x7f800000U ? bits | 0x400000U : rounded;
+}
+
+LS_INLINE uint16_t ls__bf16_of(float value) {
+    return (uint16_t)(ls__bf16_high(value) >> 16);
 }
 
 LS_INLINE float ls__float_of_bf16(uint16_t half) {
