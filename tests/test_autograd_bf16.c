@@ -145,9 +145,154 @@ static void test_linear(void **state) {
         check_operation(&operations[i]);
 }
 
-/* --- weights that change --- */
+static ls_tensor *build_matmul(ls_step *step, ls_tensor **in) {
+    return ls_matmul(step, in[0], in[1]);
+}
+
+static void test_matmul(void **state) {
+    (void)state;
+    const struct operation operations[] = {
+        {"matmul", build_matmul, {2, 2}, {{30, 70}, {70, 41}}, 2},
+        {"matmul of a batch", build_matmul, {3, 3}, {{3, 30, 33}, {3, 33, 65}}, 2},
+    };
+    for (size_t i = 0; i < sizeof operations / sizeof *operations; i++)
+        check_operation(&operations[i]);
+}
+
+/* --- the output layer with its loss --- */
+
+enum { ROWS = 37, WIDTH = 48 };
+struct loss_run {
+    double loss;
+    size_t correct;
+    float *dx, *dw;
+};
+
+static struct loss_run run_loss(ls_dtype compute, bool recompute, size_t classes, float *x,
+                                float *w, int32_t *targets) {
+    ls_step *step = new_step();
+    begin(step, compute, recompute);
+    ls_tensor *in = ls_tensor_wrap(step, x, LS_F32, (size_t[]){ROWS, WIDTH}, 2);
+    ls_tensor *weight = ls_tensor_wrap(step, w, LS_F32, (size_t[]){classes, WIDTH}, 2);
+    ls_tensor_need_grad(in);
+    ls_tensor_need_grad(weight);
+    struct loss_run r = {.dx = malloc(ROWS * WIDTH * sizeof(float)),
+                         .dw = malloc(classes * WIDTH * sizeof(float))};
+    ls_tensor *loss = ls_linear_cross_entropy(
+        step, in, weight, ls_tensor_wrap(step, targets, LS_I32, (size_t[]){ROWS}, 1), &r.correct);
+    assert_ok(ls_backward(step, ls_scale(step, loss, 0.5F), NULL, NULL));
+    r.loss = ls_tensor_item(loss);
+    memcpy(r.dx, ls_tensor_data(ls_tensor_grad(in)), ROWS * WIDTH * sizeof(float));
+    memcpy(r.dw, ls_tensor_data(ls_tensor_grad(weight)), classes * WIDTH * sizeof(float));
+    ls_step_destroy(step);
+    return r;
+}
+
+static void free_loss(struct loss_run *r) {
+    free(r->dx);
+    free(r->dw);
+}
+
+/* One block of classes, several, a last one of a single class; padding; a row that is nearly certain. */
+static void check_loss(size_t classes) {
+    float *x = normal(7, ROWS * WIDTH), *w = normal(8, classes * WIDTH);
+    int32_t targets[ROWS];
+    for (size_t i = 0; i < ROWS; i++)
+        targets[i] = i % 9 == 4 ? -1 : (int32_t)(i * 7919 % classes);
+    for (size_t i = 0; i < WIDTH; i++) /* row 0 points along its target's weights */
+        x[i] = 1.5F * w[(size_t)targets[0] * WIDTH + i];
+    for (size_t i = 0; i < classes * WIDTH; i++)
+        w[i] *= 0.3F;
+    struct loss_run f32 = run_loss(LS_F32, false, classes, x, w, targets);
+    struct loss_run bf16 = run_loss(LS_BF16, false, classes, x, w, targets);
+    struct loss_run again = run_loss(LS_BF16, true, classes, x, w, targets);
+    if (!(fabs(bf16.loss - f32.loss) <= 2e-3 * f32.loss) || bf16.loss == f32.loss)
+        fail_msg("%zu classes: loss %.9g, in f32 %.9g", classes, bf16.loss, f32.loss);
+    near("linear_cross_entropy, dx", bf16.dx, f32.dx, ROWS * WIDTH, BOUND);
+    near("linear_cross_entropy, dw", bf16.dw, f32.dw, classes * WIDTH, BOUND);
+    assert_true(bf16.loss == again.loss);
+    assert_memory_equal(bf16.dx, again.dx, ROWS * WIDTH * sizeof(float));
+    assert_memory_equal(bf16.dw, again.dw, classes * WIDTH * sizeof(float));
+    for (size_t i = 0; i < WIDTH; i++)
+        assert_true(bf16.dx[4 * WIDTH + i] == 0); /* padding */
+    free_loss(&f32);
+    free_loss(&bf16);
+    free_loss(&again);
+    free(x);
+    free(w);
+}
+
+static void test_linear_cross_entropy(void **state) {
+    (void)state;
+    const size_t classes[] = {65, 1000, 2048, 2049, 5000};
+    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
+        check_loss(classes[i]);
+}
+
+/* --- whole models: ten steps against f32 --- */
 
 static const char MLP[] = "mlp:12,16,4";
+static const char GPT[] = "gpt:layers=2,heads=2,width=32,context=16,vocab=50";
+
+static double train(const char *spec, ls_dtype compute, bool recompute, uint64_t *hash,
+                    double *first) {
+    static float x[8 * 12];
+    static int32_t tokens[8 * 16], y[8 * 16];
+    bool gpt = spec == GPT;
+    for (size_t i = 0; i < sizeof x / sizeof *x; i++)
+        x[i] = (float)(i * 37 % 101) / 50 - 1;
+    for (size_t i = 0; i < sizeof y / sizeof *y; i++) {
+        tokens[i] = (int32_t)(i * 7 % 50);
+        y[i] = (int32_t)((gpt ? (i + 1) * 7 % 50 : i % 4));
+    }
+    ls_step *step = new_step();
+    ls_model *model = new_model(device, spec, 4);
+    ls_optimizer *optimizer;
+    assert_ok(ls_optimizer_create(&optimizer, model,
+                                  &(ls_optimizer_options){.kind = gpt ? LS_ADAMW : LS_SGD}));
+    double loss = 0;
+    for (int i = 0; i < 10; i++) {
+        begin(step, compute, recompute);
+        ls_tensor *in = ls_tensor_wrap(step, gpt ? (void *)tokens : x, gpt ? LS_I32 : LS_F32,
+                                       (size_t[]){8, gpt ? 16 : 12}, 2);
+        ls_tensor *out = ls_tensor_wrap(step, y, LS_I32, (size_t[]){8, 16}, gpt ? 2 : 1);
+        ls_tensor *sum = ls_model_loss(step, model, in, out, NULL);
+        ls_tensor *mean = ls_scale(step, sum, 1.0F / (gpt ? 128 : 8));
+        assert_ok(ls_backward(step, mean, NULL, NULL));
+        loss = ls_tensor_item(mean);
+        if (i == 0)
+            *first = loss;
+        assert_ok(ls_optimizer_step(optimizer, gpt ? 3e-3 : 0.1, NULL));
+    }
+    *hash = ls_model_hash(model);
+    ls_optimizer_destroy(optimizer);
+    ls_model_destroy(model);
+    ls_step_destroy(step);
+    return loss;
+}
+
+/* Bounds: 2e-3 of the loss at the start, where only rounding differs; after ten steps 2e-2. */
+static void test_ten_steps(void **state) {
+    (void)state;
+    const char *specs[] = {MLP, GPT};
+    for (size_t i = 0; i < 2; i++) {
+        double first, want_first, again_first;
+        uint64_t hash, f32_hash, again_hash, recomputed_hash;
+        double got = train(specs[i], LS_BF16, false, &hash, &first);
+        double want = train(specs[i], LS_F32, false, &f32_hash, &want_first);
+        train(specs[i], LS_BF16, false, &again_hash, &again_first);
+        train(specs[i], LS_BF16, true, &recomputed_hash, &again_first);
+        assert_true(want < 0.95 * want_first);
+        if (!(fabs(first - want_first) <= 2e-3 * want_first) || !(fabs(got - want) <= 2e-2 * want))
+            fail_msg("%s: losses %.6g and %.6g, in f32 %.6g and %.6g", specs[i], first, got,
+                     want_first, want);
+        assert_true(hash != f32_hash);
+        assert_true(hash == again_hash);
+        assert_true(hash == recomputed_hash);
+    }
+}
+
+/* --- weights that change --- */
 
 /* The loss of a fixed batch. */
 static double loss_of(ls_step *step, ls_model *model) {
@@ -337,9 +482,15 @@ int main(void) {
     if (lacks)
         return 77;
     const struct CMUnitTest tests[] = {
-        bf16_test(test_linear),       bf16_test(test_optimizer_is_seen),
-        bf16_test(test_load_is_seen), bf16_test(test_writing_is_seen),
-        bf16_test(test_packed_once),  bf16_test(test_broadcast_is_seen),
+        bf16_test(test_linear),
+        bf16_test(test_matmul),
+        bf16_test(test_linear_cross_entropy),
+        bf16_test(test_ten_steps),
+        bf16_test(test_optimizer_is_seen),
+        bf16_test(test_load_is_seen),
+        bf16_test(test_writing_is_seen),
+        bf16_test(test_packed_once),
+        bf16_test(test_broadcast_is_seen),
         bf16_test(test_unsupported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,17 +1,14 @@
 /* c (..., m, n) = a (..., m, k) b (..., k, n): one product for each of the equal leading indices.
  *
  *   da = dc b^T     db = a^T dc */
-#include "autograd/tape.h"
+#include "autograd/matmul.h"
 
 #include <string.h>
 
-struct matmul {
-    ls__node node;
-    size_t batch, m, n, k;
-};
-
 static ls_status matmul_backward(ls_step *step, ls__node *node) {
-    const struct matmul *p = (const struct matmul *)node;
+    const ls__matmul *p = (const ls__matmul *)node;
+    if (step->compute == LS_BF16)
+        return ls__matmul_bf16_backward(step, p, node);
     const ls__device_table *table = step->device->table;
     const float *a = node->inputs[0]->data, *b = node->inputs[1]->data;
     const float *dc = node->output->grad->data;
@@ -36,6 +33,17 @@ static bool shapes_fit(const ls_tensor *a, const ls_tensor *b) {
            memcmp(a->shape, b->shape, (dims - 2) * sizeof *a->shape) == 0;
 }
 
+static ls_status multiply(ls_step *step, const ls__matmul *p, const float *a, const float *b,
+                          float *c) {
+    if (step->compute == LS_BF16)
+        return ls__matmul_bf16(step, p, a, b, c);
+    for (size_t i = 0; i < p->batch; i++)
+        LS_TRY(step->device->table->gemm(step->device, LS_F32, false, false, p->m, p->n, p->k, 1.0F,
+                                         a + i * p->m * p->k, p->k, b + i * p->k * p->n, p->n, 0.0F,
+                                         c + i * p->m * p->n, p->n));
+    return LS_OK;
+}
+
 ls_tensor *ls_matmul(ls_step *step, ls_tensor *a, ls_tensor *b) {
     if (!ls__tensor_check(step, a, LS_F32, "matmul") ||
         !ls__tensor_check(step, b, LS_F32, "matmul"))
@@ -48,31 +56,28 @@ ls_tensor *ls_matmul(ls_step *step, ls_tensor *a, ls_tensor *b) {
                            ls__tensor_text(a, ta), ls__tensor_text(b, tb)));
     }
     size_t dims = a->dims;
-    size_t batch = ls__tensor_span(a, 0, dims - 2);
-    size_t m = a->shape[dims - 2], k = a->shape[dims - 1], n = b->shape[dims - 1];
+    const ls__matmul shapes = {.batch = ls__tensor_span(a, 0, dims - 2),
+                               .m = a->shape[dims - 2],
+                               .n = b->shape[dims - 1],
+                               .k = a->shape[dims - 1]};
     size_t shape[LS_MAX_DIMS];
     memcpy(shape, a->shape, sizeof shape);
-    shape[dims - 1] = n;
+    shape[dims - 1] = shapes.n;
     ls_tensor *c = ls_tensor_new(step, a->dtype, shape, dims);
     if (!c)
         return NULL;
-    for (size_t i = 0; i < batch; i++) {
-        ls_status status = step->device->table->gemm(
-            step->device, LS_F32, false, false, m, n, k, 1.0F, (const float *)a->data + i * m * k,
-            k, (const float *)b->data + i * k * n, n, 0.0F, (float *)c->data + i * m * n, n);
-        if (status != LS_OK)
-            return ls__step_fail(step, status);
-    }
+    ls_status status = multiply(step, &shapes, a->data, b->data, c->data);
+    if (status != LS_OK)
+        return ls__step_fail(step, status);
     ls_tensor *inputs[] = {a, b};
     if (!ls__tape_wants(step, inputs, 2))
         return c;
-    struct matmul *p =
-        ls__tape_record(step, "matmul", matmul_backward, c, inputs, 2, sizeof(struct matmul));
+    ls__matmul *p = ls__tape_record(step, "matmul", matmul_backward, c, inputs, 2, sizeof *p);
     if (!p)
         return NULL;
-    p->batch = batch;
-    p->m = m;
-    p->n = n;
-    p->k = k;
+    p->batch = shapes.batch;
+    p->m = shapes.m;
+    p->n = shapes.n;
+    p->k = shapes.k;
     return c;
 }
