@@ -24,7 +24,7 @@ run f32 "${gpt[@]}" --dtype f32
 LOCKSTEP_CPU=avx2 run fallback "${gpt[@]}" --dtype bf16
 [ "$(dtype_of "$work/f32")" = f32 ] || fail "f32: dtype $(dtype_of "$work/f32")"
 [ "$(dtype_of "$work/fallback")" = f32 ] || fail "fallback: dtype $(dtype_of "$work/fallback")"
-[ "$(wc -l <"$work/fallback.err")" = 1 ] && grep -q -- '--dtype bf16 needs .*AVX-512.*computing in f32' "$work/fallback.err" ||
+[ "$(grep -c -- '--dtype bf16 needs .*AVX-512.*computing in f32' "$work/fallback.err")" = 1 ] ||
   fail "fallback: $(cat "$work/fallback.err")"
 LOCKSTEP_CPU=avx2 "$lockstep" bench train --model mlp:8,4 --steps 1 --dtype bf16 --format json >"$work/bench" 2>"$work/bench.err"
 grep -q '"dtype":"f32"' "$work/bench" || fail "bench, fallback: $(cat "$work/bench")"
