@@ -1,6 +1,8 @@
 /* Operations in bf16 against the same in f32, and weights that change in every way they can. */
 #include "nn_support.h"
 
+#include "autograd/checkpoint.h"
+
 #include <lockstep/ddp.h>
 #include <lockstep/random.h>
 #include <unistd.h>
@@ -157,6 +159,42 @@ static void test_matmul(void **state) {
     };
     for (size_t i = 0; i < sizeof operations / sizeof *operations; i++)
         check_operation(&operations[i]);
+}
+
+/* What a checkpoint's function rounds of its input is forgotten with what else it made. */
+static ls_tensor *inner_linear(ls_step *step, void *weight, ls_tensor *x) {
+    return ls_linear(step, x, weight, NULL);
+}
+
+static void run_checkpoint(bool checkpoint, float *x, float *w, float *result) {
+    enum { N = 24 };
+    ls_step *step = new_step();
+    begin(step, LS_BF16, false);
+    const size_t shape[] = {N, N};
+    ls_tensor *in = ls_tensor_wrap(step, x, LS_F32, shape, 2);
+    ls_tensor *weight = ls_tensor_wrap(step, w, LS_F32, shape, 2);
+    ls_tensor_need_grad(in);
+    ls_tensor_need_grad(weight);
+    ls_tensor *y = checkpoint ? ls__checkpoint(step, inner_linear, weight, in, &weight, 1)
+                              : inner_linear(step, weight, in);
+    for (int i = 0; i < 8; i++) /* takes the memory that was rewound */
+        y = ls_scale(step, y, -1);
+    y = ls_add(step, y, ls_linear(step, in, weight, NULL));
+    ls_tensor *loss = ls_sum(step, ls_mul(step, y, y));
+    assert_ok(ls_backward(step, loss, NULL, NULL));
+    memcpy(result, ls_tensor_data(ls_tensor_grad(in)), N * N * sizeof *result);
+    memcpy(result + N * N, ls_tensor_data(ls_tensor_grad(weight)), N * N * sizeof *result);
+    ls_step_destroy(step);
+}
+
+static void test_checkpoint(void **state) {
+    (void)state;
+    float *x = normal(1, 576), *w = normal(2, 576), want[2 * 576], got[2 * 576];
+    run_checkpoint(false, x, w, want);
+    run_checkpoint(true, x, w, got);
+    assert_memory_equal(got, want, sizeof got);
+    free(x);
+    free(w);
 }
 
 /* --- the output layer with its loss --- */
@@ -482,15 +520,11 @@ int main(void) {
     if (lacks)
         return 77;
     const struct CMUnitTest tests[] = {
-        bf16_test(test_linear),
-        bf16_test(test_matmul),
-        bf16_test(test_linear_cross_entropy),
-        bf16_test(test_ten_steps),
-        bf16_test(test_optimizer_is_seen),
-        bf16_test(test_load_is_seen),
-        bf16_test(test_writing_is_seen),
-        bf16_test(test_packed_once),
-        bf16_test(test_broadcast_is_seen),
+        bf16_test(test_linear),       bf16_test(test_checkpoint),
+        bf16_test(test_matmul),       bf16_test(test_linear_cross_entropy),
+        bf16_test(test_ten_steps),    bf16_test(test_optimizer_is_seen),
+        bf16_test(test_load_is_seen), bf16_test(test_writing_is_seen),
+        bf16_test(test_packed_once),  bf16_test(test_broadcast_is_seen),
         bf16_test(test_unsupported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
