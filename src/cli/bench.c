@@ -168,7 +168,7 @@ int ls__bench_train(int argc, char **argv, int full_argc, char **full_argv) {
     if (!parse(argc, argv, &settings, &code))
         return code;
     ls_status status = complete_spec(&settings, spec);
-    if (status == LS_OK && settings.ranks > 1 && !getenv("RANK"))
+    if (status == LS_OK && settings.ranks > 1 && !ls__is_rank())
         return ls__cli_launch_self(name, settings.ranks, settings.transport, full_argc, full_argv);
     if (status == LS_OK)
         status = ls__bench_train_run(&settings, spec);

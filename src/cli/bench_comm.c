@@ -38,7 +38,7 @@ static int check_together(const ls__command *command, const ls__bench_comm_setti
         return ls__usage_error(command, "%s sums: --op does not apply", s->operation->name);
     if (s->in_place && s->operation->in_place == LS__BENCH_IN_PLACE_NEVER)
         return ls__usage_error(command, "%s has no form in place", s->operation->name);
-    if (!getenv("RANK") && s->root >= s->ranks)
+    if (!ls__is_rank() && s->root >= s->ranks)
         return ls__usage_error(command, "--root %lld, but the ranks are 0 to %lld",
                                (long long)s->root, (long long)s->ranks - 1);
     return 0;
@@ -178,7 +178,7 @@ int ls__bench_comm(const ls__bench_operation *operation, int argc, char **argv, 
     if (!parse(operation, argc, argv, &settings, &code))
         return code;
     snprintf(name, sizeof name, "lockstep bench %s", operation->name);
-    if (settings.ranks > 1 && !getenv("RANK"))
+    if (settings.ranks > 1 && !ls__is_rank())
         return ls__cli_launch_self(name, settings.ranks, settings.transport, full_argc, full_argv);
     ls_status status = ls__bench_comm_run(&settings);
     return status == LS_OK ? LS__EXIT_OK : ls__cli_report(name, status);

@@ -79,6 +79,8 @@ int ls__usage_error(const ls__command *command, const char *format, ...)
  * False with `*why` (a static text) when it is neither. */
 bool ls__ranks_parse(const char *text, int64_t *ranks, const char **why);
 
+/* Something has started this process as a rank: it starts none itself. */
+bool ls__is_rank(void);
 /* The transport of the ranks to start: --transport where it was given, else LOCKSTEP_TRANSPORT, else
  * what *transport (an ls__launch_transport) is. False after a usage error. */
 bool ls__transport_choose(const ls__command *command, bool given, int *transport);

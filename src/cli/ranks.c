@@ -1,6 +1,7 @@
 /* How many ranks to start and how they meet, as the user says it. */
 #include "cli/options.h"
 
+#include "comm/transport.h"
 #include "launch/binding.h"
 #include "launch/launch.h"
 #include <errno.h>
@@ -27,9 +28,13 @@ bool ls__ranks_parse(const char *text, int64_t *ranks, const char **why) {
     return true;
 }
 
+bool ls__is_rank(void) {
+    return getenv("RANK") || getenv("LOCKSTEP_MPI") || ls__mpi_launcher();
+}
+
 bool ls__transport_choose(const ls__command *command, bool given, int *transport) {
     const char *variable = getenv("LOCKSTEP_TRANSPORT");
-    if (given || !variable || !*variable)
+    if (given || !variable || !*variable || ls__is_rank())
         return true;
     bool tcp = strcmp(variable, "tcp") == 0;
     if (!tcp && strcmp(variable, "shm") != 0) {

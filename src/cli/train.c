@@ -8,7 +8,7 @@ int ls__cli_train(int argc, char **argv) {
     int code;
     if (!ls__train_parse(argc, argv, &settings, &code))
         return code;
-    bool is_rank = getenv("RANK") != NULL;
+    bool is_rank = ls__is_rank();
     if (settings.ranks > 1 && !is_rank) {
         ls_status status = ls__train_check(&settings);
         if (status != LS_OK)

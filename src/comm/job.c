@@ -59,6 +59,14 @@ static ls_status read_timeout(const ls_job_options *options, double *seconds) {
     return LS_OK;
 }
 
+/* How a rank reaches other machines. */
+static ls_status read_network(ls__job_place *place, int streams) {
+    place->streams = streams;
+    place->interface = variable("LOCKSTEP_INTERFACE");
+    return variable("LOCKSTEP_STREAMS") ? read_integer("LOCKSTEP_STREAMS", 1, 8, &place->streams)
+                                        : LS_OK;
+}
+
 static ls_status read_place(ls__job_place *place) {
     LS_TRY(read_integer("WORLD_SIZE", 1, 1 << 20, &place->world_size));
     LS_TRY(read_integer("RANK", 0, place->world_size - 1, &place->rank));
@@ -86,6 +94,8 @@ static ls_status join_board(const ls__job_place *place) {
 }
 
 /* --- choosing a transport ----------------------------------------------------------------------- */
+
+enum { TCP_STREAMS = 1, MPI_STREAMS = 2 };
 
 typedef enum choice { SELF, SHM, TCP, MPI } choice;
 
@@ -144,6 +154,7 @@ static ls_status open_tcp(ls__transport **transport, ls__job_place *place) {
     if (!variable("MASTER_ADDR"))
         return ls__fail(LS_ERR_ARGUMENT, "MASTER_ADDR is not set; want the address of rank 0");
     LS_TRY(read_integer("MASTER_PORT", 1, 65535, &port));
+    LS_TRY(read_network(place, TCP_STREAMS));
     LS_TRY(join_board(place));
 #ifdef LOCKSTEP_WITH_TCP
     LS_TRY(
@@ -158,6 +169,7 @@ static ls_status open_tcp(ls__transport **transport, ls__job_place *place) {
 /* Only the communicator tells rank and size. */
 static ls_status join_mpi(ls__transport **transport, ls__job_place *place, const char *which,
                           const void *handle) {
+    LS_TRY(read_network(place, MPI_STREAMS));
     LS_TRY(ls__mpi_open(transport, place, which, handle));
     ls_status status = join_board(place);
     if (status == LS_OK)

@@ -111,7 +111,8 @@ struct ls__transport {
     const ls__transport_table *table;
     int rank, size;   /* in the group */
     const int *names; /* (size) what messages call each rank; NULL: its number here. Not owned */
-    bool one_thread;  /* only the thread that opened it may run operations */
+    size_t grain;    /* between machines: bytes of a message that keep the network busy meanwhile */
+    bool one_thread; /* only the thread that opened it may run operations */
 };
 
 static inline int ls__name_of(const ls__transport *transport, int rank) {
@@ -125,6 +126,9 @@ static inline int ls__own_name(const ls__transport *transport) {
 typedef struct ls__job_place {
     int rank, world_size, local_rank, local_world_size;
     double timeout_s;
+    int streams; /* connections that a rank uses between machines at a time, 1 to 8 */
+    const char
+        *interface; /* tcp: name or address of the network interface; NULL: as the rendezvous */
     struct ls__board *board; /* where this rank shows what it does */
     /* For messages of the transport's own life ("waiting for ranks 2, 3"); may be NULL. */
     void (*log)(void *context, ls_log_level level, const char *line);

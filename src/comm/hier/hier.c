@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SLICE_BYTES = 256 * 1024, CHUNK_BYTES = 2 << 20, SMALLEST_SLICE = 16 * 1024 };
+enum { CHUNK_GRAINS = 8, SMALLEST_SLICE = 16 * 1024 };
 
 /* Integers are divided once, by the number of all ranks, which no step knows; uneven blocks have no slices. */
 static bool pays(const ls__operation *op) {
@@ -167,7 +167,7 @@ static ls_status look_around(opening *o, int *listener) {
     o->cards = calloc((size_t)o->flat->size, sizeof *o->cards);
     if (!o->cards)
         return ls__fail(LS_ERR_MEMORY, "no memory for a job of %d ranks", o->flat->size);
-    LS_TRY(ls__hier_card_make(&mine));
+    LS_TRY(ls__hier_card_make(&mine, o->place->streams));
     LS_TRY(ls__hier_listen(&mine, listener));
     LS_TRY(gather(o, &mine, o->cards, sizeof mine));
     LS_TRY(ls__hier_map_make(&o->map, o->cards, o->flat->size, o->flat->rank));
@@ -213,8 +213,9 @@ static ls_status try_local(opening *o, int listener, bool *wanted) {
 /* Slots, pack and unpack, each rank's in memory that the ranks of this machine map. */
 static ls_status get_memory(ls__hier *hier, uint64_t deadline) {
     const size_t local = (size_t)hier->map.local, machines = (size_t)hier->map.machines;
-    size_t slice = CHUNK_BYTES / local;
-    slice = slice > SLICE_BYTES ? SLICE_BYTES : slice < SMALLEST_SLICE ? SMALLEST_SLICE : slice;
+    const size_t grain = hier->flat->grain;
+    size_t slice = CHUNK_GRAINS * grain / local;
+    slice = slice > grain ? grain : slice < SMALLEST_SLICE ? SMALLEST_SLICE : slice;
     if (slice < machines * 64)
         slice = machines * 64; /* room for an element of every machine's at least */
     hier->slice_bytes = slice;
@@ -264,7 +265,7 @@ static ls_status open_wires(ls__hier *hier, uint64_t deadline) {
     return LS_OK;
 }
 
-static ls_status make(ls__transport **transport, opening *o, int streams) {
+static ls_status make(ls__transport **transport, opening *o) {
     ls__hier *hier = calloc(1, sizeof *hier);
     if (!hier)
         return ls__fail(LS_ERR_MEMORY, "no memory for a job");
@@ -276,7 +277,7 @@ static ls_status make(ls__transport **transport, opening *o, int streams) {
     hier->flat = o->flat;
     hier->local = o->local;
     hier->map = o->map;
-    hier->streams = streams;
+    hier->streams = o->cards[0].streams;
     hier->place = *o->place;
     o->flat = o->local = NULL;
     o->map.machine = NULL;
@@ -301,7 +302,7 @@ static void keep_local_only(ls__transport **transport, opening *o) {
 
 ls_status ls__hier_open(ls__transport **transport, ls__job_place *place) {
     opening o = {.flat = *transport, .place = place, .deadline = ls__deadline_ns(place->timeout_s)};
-    int listener = -1, streams = 1;
+    int listener = -1;
     bool wanted = false;
     ls_status status;
     LS_TRY_OUT(look_around(&o, &listener));
@@ -309,7 +310,7 @@ ls_status ls__hier_open(ls__transport **transport, ls__job_place *place) {
     if (wanted && o.map.machines == 1)
         keep_local_only(transport, &o);
     else if (wanted)
-        status = make(transport, &o, streams);
+        status = make(transport, &o);
 out:
     if (listener >= 0)
         close(listener);

@@ -37,7 +37,7 @@ typedef struct ls__hier_card {
     unsigned char
         secret[LS__HIER_SECRET_BYTES]; /* names the leader's socket, and proves who may ask there */
     int32_t pid;
-    int32_t streams; /* LOCKSTEP_STREAMS; rank 0's counts */
+    int32_t streams; /* wanted between machines; rank 0's counts */
 } ls__hier_card;
 
 typedef struct ls__hier_map {
@@ -49,7 +49,7 @@ typedef struct ls__hier_map {
         regular; /* as many ranks on each, consecutive, a power of two: sums may be made in two steps */
 } ls__hier_map;
 
-ls_status ls__hier_card_make(ls__hier_card *card);
+ls_status ls__hier_card_make(ls__hier_card *card, int streams);
 /* `cards` (world). Free map->machine. */
 ls_status ls__hier_map_make(ls__hier_map *map, const ls__hier_card *cards, int world, int rank);
 

@@ -27,7 +27,7 @@ static uint64_t space_of(const char *path) {
     return stat(path, &about) ? 0 : (uint64_t)about.st_ino;
 }
 
-ls_status ls__hier_card_make(ls__hier_card *card) {
+ls_status ls__hier_card_make(ls__hier_card *card, int streams) {
     const char *host = getenv("LOCKSTEP_HOST_ID");
     memset(card, 0, sizeof *card);
     if (host && *host)
@@ -37,6 +37,7 @@ ls_status ls__hier_card_make(ls__hier_card *card) {
     card->pid_space = space_of("/proc/self/ns/pid");
     card->net_space = space_of("/proc/self/ns/net");
     card->pid = (int32_t)getpid();
+    card->streams = streams;
     if (getrandom(card->secret, sizeof card->secret, 0) != (ssize_t)sizeof card->secret)
         return ls__fail_errno(LS_ERR_SYSTEM, errno, "no random numbers");
     return LS_OK;

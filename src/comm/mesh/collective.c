@@ -7,17 +7,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK_BYTES = 256 * 1024, SMALLEST_CHUNK = 16 * 1024, SCRATCH_BYTES = 64 << 20 };
+enum { SMALLEST_CHUNK = 16 * 1024, SCRATCH_BYTES = 64 << 20 };
 
-/* Scratch for one chunk a peer: 256 KiB each, less in worlds of more than 256. */
-static size_t choose_chunk(int size) {
-    size_t chunk = SCRATCH_BYTES / (size_t)size / 64 * 64;
-    return chunk > CHUNK_BYTES ? CHUNK_BYTES : chunk < SMALLEST_CHUNK ? SMALLEST_CHUNK : chunk;
+/* Scratch for one chunk a peer: a grain each, less in large worlds. */
+static size_t choose_chunk(const ls__transport *transport) {
+    const size_t chunk = SCRATCH_BYTES / (size_t)transport->size / 64 * 64;
+    return chunk > transport->grain ? transport->grain
+                                    : (chunk < SMALLEST_CHUNK ? SMALLEST_CHUNK : chunk);
 }
 
 ls_status ls__mesh_make(ls__mesh *mesh) {
     const size_t n = (size_t)mesh->base.size;
-    mesh->chunk = choose_chunk(mesh->base.size);
+    mesh->chunk = choose_chunk(&mesh->base);
     mesh->sources = calloc(n, sizeof(void *));
     mesh->weights = calloc(n, sizeof *mesh->weights);
     mesh->scratch = aligned_alloc(64, n * mesh->chunk);

@@ -1,6 +1,6 @@
 /* Moves all peers at once until the operation under way wants nothing any more. MPI has no way to sleep on
- * its messages with a bound, so it is asked again and again: at first without a pause, then letting other
- * threads of this core go first, then after 50 us of sleep. */
+ * its messages with a bound, so it is asked again and again: for 20 us without a pause, then letting other
+ * threads of this core go first, then with pauses, in which ranks that compute have the core. */
 #include "comm/mpi/mpi.h"
 
 #include <sched.h>
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { EAGER_LOOKS = 200, POLITE_LOOKS = 2000, PAUSE_NS = 50 * 1000, NAMED = 3 };
+enum { EAGER_NS = 20 * 1000, POLITE_NS = 100 * 1000, PAUSE_NS = 20 * 1000, NAMED = 3 };
 
 static const uint64_t GRACE_NS =
     500 * UINT64_C(1000000); /* what one who left has sent still comes */
@@ -61,17 +61,18 @@ static ls_status look(ls__mpi *mpi, ls__operation *operation, bool *pending, int
     return LS_OK;
 }
 
-static void pause_after(int looks) {
+static void pause_after(uint64_t idle_ns) {
     const struct timespec pause = {.tv_nsec = PAUSE_NS};
-    if (looks > POLITE_LOOKS)
+    if (idle_ns > POLITE_NS)
         nanosleep(&pause, NULL);
-    else if (looks > EAGER_LOOKS)
+    else if (idle_ns > EAGER_NS)
         sched_yield();
 }
 
 ls_status ls__mpi_drive(ls__mpi *mpi, ls__operation *operation) {
     bool *pending = mpi->pending;
-    for (int looks = 0;; looks++) {
+    uint64_t moved_ns = mpi->started_ns;
+    for (;;) {
         int left;
         bool moved;
         LS_TRY(look(mpi, operation, pending, &left, &moved));
@@ -80,11 +81,12 @@ ls_status ls__mpi_drive(ls__mpi *mpi, ls__operation *operation) {
         LS_TRY(ls__mpi_listen(mpi, operation));
         if (atomic_load(&mpi->aborted))
             return gave_up(mpi, operation);
-        if (ls__now_ns() >= operation->deadline)
+        const uint64_t now = ls__now_ns();
+        if (now >= operation->deadline)
             return timed_out(mpi, operation, pending);
         if (moved)
-            looks = 0;
+            moved_ns = now;
         mpi->has_waited = true;
-        pause_after(looks);
+        pause_after(now - moved_ns);
     }
 }

@@ -6,6 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Large messages take several looks on both sides before their bytes flow. */
+enum { GRAIN_BYTES = 1 << 20 };
+
 static void name_peer(const ls__mesh *mesh, int rank, char text[LS__MESH_NAME_BYTES]) {
     const ls__mpi_peer *peer = (const ls__mpi_peer *)mesh->peer[rank];
     if (peer->pid)
@@ -211,8 +214,10 @@ static ls_status make(ls__mpi **made, const ls__mpi_engine *engine, ls__mpi_comm
     ls_status status;
     if (!mpi)
         return ls__fail(LS_ERR_MEMORY, "no memory for a job");
-    mpi->mesh.base =
-        (ls__transport){.table = &table, .rank = engine->rank(comm), .size = engine->size(comm)};
+    mpi->mesh.base = (ls__transport){.table = &table,
+                                     .rank = engine->rank(comm),
+                                     .size = engine->size(comm),
+                                     .grain = GRAIN_BYTES};
     mpi->mesh.table = &mesh_table;
     mpi->engine = engine;
     mpi->comm = comm;
