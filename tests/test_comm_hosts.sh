@@ -7,6 +7,7 @@ has_tcp || skip "no tcp in this build, or no loopback"
 ranks=$build/tests/program_ranks
 unset LOCKSTEP_TRANSPORT
 
+# shellcheck disable=SC2086
 # start "HOST HOST ..." WHAT [MARK]: rank i on the i-th host, in the background; what it says goes to $work/rankI.log
 start() {
   local hosts host rank=0 port
@@ -16,7 +17,7 @@ start() {
   pids=()
   for host in "${hosts[@]}"; do
     LOCKSTEP_HOST_ID=$host RANK=$rank WORLD_SIZE=${#hosts[@]} MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
-      LOCKSTEP_TIMEOUT=${timeout:-20} "$ranks" "$@" >"$work/rank$rank.log" 2>&1 &
+      LOCKSTEP_TIMEOUT=${timeout:-20} $ranks "$@" >"$work/rank$rank.log" 2>&1 &
     pids+=($!)
     rank=$((rank + 1))
   done
@@ -79,5 +80,26 @@ for rank in 0 1 2; do
   grep -q 'rank 3' "$work/rank$rank.log" || { fail "killed: rank $rank does not name rank 3"; cat "$work/rank$rank.log"; }
 done
 wait 2>/dev/null
+
+# the interface that is asked for: none, and one that only the connections among ranks above 0 use
+LOCKSTEP_INTERFACE=nope0 timeout=5 start "a b c" bits
+wait "${pids[1]}" && fail "an interface that is not there was taken"
+grep -q "LOCKSTEP_INTERFACE is 'nope0'.*lo (127.0.0.1)" "$work/rank1.log" || { fail "no interface"; cat "$work/rank1.log"; }
+wait
+host=lsthosts$$
+trap 'ip netns pids $host 2>/dev/null | xargs -r kill -9 2>/dev/null; ip netns del $host 2>/dev/null; cleanup' EXIT
+if command -v ip >/dev/null && ip netns add $host 2>/dev/null; then
+  nsenter --net=/run/netns/$host ip link set lo up
+  nsenter --net=/run/netns/$host ip addr add 127.0.5.5/8 dev lo
+  rm -f "$work/mark"
+  LOCKSTEP_INTERFACE=127.0.5.5 ranks="nsenter --net=/run/netns/$host $ranks" start "a b c" loop "$work/mark"
+  for ((i = 0; i < 200; i++)); do [ -f "$work/mark" ] && break; sleep 0.05; done
+  nsenter --net=/run/netns/$host cat /proc/net/tcp >"$work/tcp" # addresses are numbers in the machine's byte order
+  grep -q '0505007F' "$work/tcp" || { fail "LOCKSTEP_INTERFACE is not used"; cat "$work/tcp" "$work"/rank*.log; }
+  kill -9 "${pids[@]}" 2>/dev/null
+  wait 2>/dev/null
+else
+  echo "no right to make network namespaces: LOCKSTEP_INTERFACE is not looked at"
+fi
 want_nothing_left "hosts"
 finish

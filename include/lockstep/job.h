@@ -11,6 +11,7 @@
  *   - RANK and WORLD_SIZE are set: tcp; rank 0 listens on MASTER_ADDR:MASTER_PORT;
  *   - mpirun of OpenMPI or MPICH started several processes: mpi (docs/clusters.md);
  *   - none of these: a world of one.
+ * With tcp and mpi, ranks that share a machine go through shared memory there.
  * LOCKSTEP_TRANSPORT=shm|tcp|mpi forces one. All variables: docs/environment.md. */
 #ifndef LOCKSTEP_JOB_H
 #define LOCKSTEP_JOB_H
@@ -58,7 +59,8 @@ LS_API int ls_job_world_size(const ls_job *job);
 /* This process among those of its machine, 0 .. local world size - 1. */
 LS_API int ls_job_local_rank(const ls_job *job);
 LS_API int ls_job_local_world_size(const ls_job *job);
-/* "shm", "tcp", "mpi" or "self" (a world of one) */
+/* "shm", "tcp", "mpi", "self" (a world of one), or "shm+tcp", "shm+mpi": the first inside machines, the other
+ * between them */
 LS_API const char *ls_job_transport(const ls_job *job);
 /* The group of all ranks; owned by the job. Groups made of it are ended with it. */
 LS_API ls_group *ls_job_world(ls_job *job);

@@ -34,16 +34,16 @@ static attempt stop(dialled *d, ls_status status) {
     return ATTEMPT_STOP;
 }
 
-/* This rank's own listener, on the address through which it reached the rendezvous. */
+/* This rank's own listener, on the address through which it reached the rendezvous, or the one wanted. */
 static ls_status open_listener(ls__tcp_join *join, int fd, ls__tcp_address *address) {
     if (join->listener >= 0 || join->rank == join->world - 1)
         return LS_OK;
-    if (getsockname(fd, (struct sockaddr *)&address->raw, &address->bytes) != 0)
-        return ls__fail_errno(LS_ERR_SYSTEM, errno, "getsockname");
-    if (address->raw.ss_family == AF_INET6)
-        ((struct sockaddr_in6 *)&address->raw)->sin6_port = 0;
-    else
-        ((struct sockaddr_in *)&address->raw)->sin_port = 0;
+    LS_TRY(ls__tcp_own_address(join->place, fd, address));
+    if (!join->has_token && !ls__tcp_address_is_loopback(address))
+        return ls__fail(LS_ERR_AUTH,
+                        "rank %d: LOCKSTEP_INTERFACE is '%s', not loopback, and there is no token; "
+                        "set LOCKSTEP_TOKEN to the same secret on all ranks",
+                        join->rank, join->place->interface);
     return ls__tcp_listen(address, join->world + 16, &join->listener);
 }
 

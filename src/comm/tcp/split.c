@@ -16,16 +16,10 @@ typedef struct seat {
     ls__tcp_card card;
 } seat;
 
-/* The address of this rank's end of a connection, with a port of its own. */
+/* Where the others reach this rank, with a port of its own. */
 static ls_status open_listener(const ls__tcp *tcp, ls__tcp_address *address, int *listener) {
-    *address = (ls__tcp_address){.bytes = sizeof address->raw};
     const ls__tcp_peer *peer = tcp->peer[tcp->mesh.base.rank == 0 ? 1 : 0];
-    if (getsockname(peer->fd, (struct sockaddr *)&address->raw, &address->bytes) != 0)
-        return ls__fail_errno(LS_ERR_SYSTEM, errno, "getsockname");
-    if (address->raw.ss_family == AF_INET6)
-        ((struct sockaddr_in6 *)&address->raw)->sin6_port = 0;
-    else
-        ((struct sockaddr_in *)&address->raw)->sin_port = 0;
+    LS_TRY(ls__tcp_own_address(&tcp->place, peer->fd, address));
     return ls__tcp_listen(address, tcp->mesh.base.size + 16, listener);
 }
 

@@ -1,6 +1,7 @@
 /* Inside the tcp transport: one connection for each pair of ranks, one thread, poll.
  *
  *   socket.c      addresses, sockets and bounded waits for one of them
+ *   interface.c   where other ranks reach this one
  *   auth.c        the proof that both ends know the job's token
  *   lobby.c       the accepting side of the handshake, many strangers at a time
  *   dial.c        the connecting side
@@ -64,6 +65,11 @@ void ls__tcp_close_fd(int fd);
 /* "1, 2, 5"; what does not fit becomes "..." */
 void ls__tcp_rank_list(char *text, size_t bytes, int size, bool (*has)(const void *, int),
                        const void *context);
+
+/* --- interface.c --- */
+
+/* The address of LOCKSTEP_INTERFACE, or of this rank's end of the connection `fd`; its port is 0. */
+ls_status ls__tcp_own_address(const ls__job_place *place, int fd, ls__tcp_address *address);
 
 /* --- auth.c: the handshake's messages. Layouts stay the same in all versions. --- */
 
