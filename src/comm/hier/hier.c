@@ -61,8 +61,25 @@ static void abort_hier(ls__transport *transport, ls_status status, const char *r
     hier->flat->table->abort(hier->flat, status, reason);
 }
 
+/* What is rank 1 of two inside may be rank 7 of the group, and another one in the world. */
+static void give_names(ls__hier *hier) {
+    const int local = hier->map.local, machines = hier->map.machines;
+    for (int index = 0; index < local; index++)
+        hier->names[index] =
+            ls__name_of(&hier->base, ls__hier_rank_of(hier, hier->map.here, index));
+    for (int machine = 0; machine < machines; machine++)
+        hier->names[local + machine] =
+            ls__name_of(&hier->base, ls__hier_rank_of(hier, machine, hier->map.index));
+    hier->local->names = hier->names;
+    for (int s = 0; s < hier->streams; s++)
+        hier->wire[s].transport->names = hier->names + local;
+    hier->flat->names = hier->base.names;
+}
+
 static ls_status run(ls__transport *transport, ls__operation *operation) {
     ls__hier *hier = (ls__hier *)transport;
+    if (!hier->local->names || hier->flat->names != transport->names)
+        give_names(hier);
     ls_status status = dispatch(hier, operation);
     if (status != LS_OK && status != LS_ERR_ARGUMENT) {
         char text[1024];
@@ -221,7 +238,8 @@ static ls_status get_memory(ls__hier *hier, uint64_t deadline) {
     hier->slice_bytes = slice;
     hier->slots = 2 * hier->streams + 1;
     hier->weights = calloc(local, sizeof *hier->weights);
-    if (!hier->weights)
+    hier->names = calloc(local + machines, sizeof *hier->names);
+    if (!hier->weights || !hier->names)
         return ls__fail(LS_ERR_MEMORY, "no memory for %zu ranks", local);
     void *memory = NULL;
     ls__operation alloc = {.header = {.magic = LS__HEADER_MAGIC, .kind = LS__ALLOC},
@@ -240,26 +258,11 @@ static ls_status get_memory(ls__hier *hier, uint64_t deadline) {
     return LS_OK;
 }
 
-/* What is rank 1 of two here may be rank 7 of all. */
-static ls_status make_names(ls__hier *hier) {
-    const int local = hier->map.local, machines = hier->map.machines;
-    hier->names = calloc((size_t)local + (size_t)machines, sizeof *hier->names);
-    if (!hier->names)
-        return ls__fail(LS_ERR_MEMORY, "no memory for %d ranks", hier->base.size);
-    for (int index = 0; index < local; index++)
-        hier->names[index] = ls__hier_rank_of(hier, hier->map.here, index);
-    for (int machine = 0; machine < machines; machine++)
-        hier->names[local + machine] = ls__hier_rank_of(hier, machine, hier->map.index);
-    hier->local->names = hier->names;
-    return LS_OK;
-}
-
 static ls_status open_wires(ls__hier *hier, uint64_t deadline) {
     for (int s = 0; s < hier->streams; s++) {
         ls__transport *part;
         LS_TRY(
             hier->flat->table->split(hier->flat, hier->map.index, hier->map.here, deadline, &part));
-        part->names = hier->names + hier->map.local;
         LS_TRY(ls__hier_wire_open(&hier->wire[s], part, !hier->flat->one_thread));
     }
     return LS_OK;
@@ -281,9 +284,7 @@ static ls_status make(ls__transport **transport, opening *o) {
     hier->place = *o->place;
     o->flat = o->local = NULL;
     o->map.machine = NULL;
-    ls_status status = make_names(hier);
-    if (status == LS_OK)
-        status = get_memory(hier, o->deadline);
+    ls_status status = get_memory(hier, o->deadline);
     if (status == LS_OK)
         status = open_wires(hier, o->deadline);
     if (status == LS_OK)
