@@ -23,7 +23,9 @@ refused "no case nope" "$source_dir/bench/collectives" --cases nope
 refused "no peer nccl" "$source_dir/bench/collectives" --peers nccl
 MPICC=$work/none refused "apt-get install openmpi-bin libopenmpi-dev" "$source_dir/bench/collectives" --peers mpi
 PYTHON=$work/none refused "apt-get install python3-torch" "$source_dir/bench/collectives" --peers gloo
-if command -v mpicc >/dev/null && command -v mpirun >/dev/null; then
+if [ "$(nproc)" -lt 2 ]; then
+  echo "one core, where MPI's ranks spin for each other's turn: bench/collectives was not run"
+elif command -v mpicc >/dev/null && command -v mpirun >/dev/null; then
   timeout 120 "$source_dir/bench/collectives" --peers mpi --cases 4B --rounds 1 >"$work/out" 2>&1 </dev/null
   grep -qE '^4B +[0-9.]+ +[0-9.]+ +- ' "$work/out" || fail "collectives: $(cat "$work/out")"
 else
