@@ -2,8 +2,8 @@
  * all_reduce of B bytes over p ranks has to read B and write B bytes a rank (1/p of the elements, from
  * p buffers, to p buffers), which is what x[i] += c over B bytes does. */
 #include "base/clock.h"
+#include "base/level.h"
 #include "cli/bench_comm.h"
-#include "device/cpu/level.h"
 
 #include "base/error.h"
 #include <stdlib.h>

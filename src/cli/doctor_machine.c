@@ -1,9 +1,9 @@
 /* lockstep doctor: software, processor, memory, limits. */
 #include "cli/doctor.h"
 
+#include "base/level.h"
 #include "data/dataset.h"
 #include "device/cpu/info.h"
-#include "device/cpu/level.h"
 #include "launch/binding.h"
 #include <hwloc.h>
 #include <inttypes.h>

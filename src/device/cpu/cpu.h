@@ -3,7 +3,7 @@
 #define LS_DEVICE_CPU_CPU_H
 
 #include "base/error.h"
-#include "device/cpu/level.h"
+#include "base/level.h"
 #include "device/device.h"
 
 typedef struct ls__onednn ls__onednn; /* onednn.h */

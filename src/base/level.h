@@ -1,8 +1,8 @@
-/* Instruction sets that the own kernels are compiled for, and which of them a device uses. */
-#ifndef LS_DEVICE_CPU_LEVEL_H
-#define LS_DEVICE_CPU_LEVEL_H
+/* Instruction sets that the own kernels are compiled for, and which of them is used. */
+#ifndef LS_BASE_LEVEL_H
+#define LS_BASE_LEVEL_H
 
-#include <lockstep/status.h>
+#include "base/error.h"
 #include <stddef.h>
 
 typedef enum ls__cpu_level {
@@ -51,13 +51,13 @@ typedef void ls__cpu_body(const void *arguments, size_t begin, size_t end);
     LS_INLINE void name##_code(const void *arguments, size_t begin, size_t end)
 
 /* "baseline", "avx2", "avx512" */
-const char *ls__cpu_level_name(ls__cpu_level level);
+LS_SHARED const char *ls__cpu_level_name(ls__cpu_level level);
 
 /* The highest this processor has. */
-ls__cpu_level ls__cpu_level_best(void);
+LS_SHARED ls__cpu_level ls__cpu_level_best(void);
 
 /* What `wanted` (LOCKSTEP_CPU) asks for; NULL or empty: the best. LS_ERR_ARGUMENT names variable and
  * value when it is unknown or more than the processor has. */
-ls_status ls__cpu_level_choose(const char *wanted, ls__cpu_level *level);
+LS_SHARED ls_status ls__cpu_level_choose(const char *wanted, ls__cpu_level *level);
 
 #endif

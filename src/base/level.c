@@ -1,4 +1,4 @@
-#include "device/cpu/level.h"
+#include "base/level.h"
 
 #include "base/error.h"
 #include <string.h>
