@@ -9,5 +9,7 @@ LS_SHARED uint64_t ls__now_ns(void);
 
 /* The moment `seconds` from now; a negative or huge value saturates. */
 LS_SHARED uint64_t ls__deadline_ns(double seconds);
+/* The same from `begin_ns` on. */
+LS_SHARED uint64_t ls__deadline_after(uint64_t begin_ns, double seconds);
 
 #endif

@@ -72,8 +72,9 @@ typedef struct ls__operation {
     ls_dtype dtype;
     ls_op op;
     bool weighted;
-    int root; /* of one with a root; send, recv: the peer; sendrecv: the one sent to */
-    int from; /* sendrecv, as the two that follow */
+    bool beside; /* run by the group's own thread, while the program's goes on */
+    int root;    /* of one with a root; send, recv: the peer; sendrecv: the one sent to */
+    int from;    /* sendrecv, as the two that follow */
     size_t recv_count;
     uint64_t recv_sequence;
     double *total;           /* weighted: receives the global weight, may be NULL */
@@ -163,6 +164,9 @@ ls_status ls__header_compare(const ls__header *mine, int my_rank, const ls__head
 /* The two halves of a sendrecv on `rank`, as a send and a recv would be described. */
 void ls__sendrecv_split(const ls__operation *operation, int rank, ls__operation *send,
                         ls__operation *recv);
+
+/* A number for all that ls__header_compare compares: where two differ, so do the headers. */
+uint64_t ls__header_identity(const ls__header *header);
 
 /* Fails with "all_reduce #17 of group world on rank 0: ..."; `rank` is this rank's in the world, and its
  * number in the group is added where it is another. */

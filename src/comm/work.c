@@ -20,9 +20,10 @@
 static void run_operation(ls_group *group, ls_work *work) {
     ls__operation *operation = &work->operation;
     ls__transport *transport = group->transport;
-    operation->times.begin_ns = ls__now_ns();
+    if (!operation->times.begin_ns) /* else it was submitted this very moment */
+        operation->times.begin_ns = ls__now_ns();
     operation->times.last_rank = -1;
-    operation->deadline = ls__deadline_ns(group->timeout_s);
+    operation->deadline = ls__deadline_after(operation->times.begin_ns, group->timeout_s);
     ls__flight *flight = ls__board_flight(group->board);
     uint64_t note = ls__flight_begin(flight, operation);
     work->status = operation->split ? ls__split_run(transport, operation)
@@ -65,17 +66,21 @@ static void run_first(ls_group *group) {
     }
     /* After this store the waiting thread may free the work. */
     atomic_store_explicit(&work->done, true, memory_order_release);
-    pthread_cond_broadcast(&group->changed);
+    /* The group's own thread sleeps on, also through any number of blocking calls, unless one is for it. */
+    if (group->waiting > 0 || (group->first && !group->first->blocking))
+        pthread_cond_broadcast(&group->changed);
 }
 
 static void *progress(void *argument) {
     ls_group *group = argument;
     pthread_mutex_lock(&group->lock);
     while (!group->stop || group->first) {
-        if (group->first && !group->running && !group->first->blocking)
+        if (group->first && !group->running && !group->first->blocking) {
+            group->first->operation.beside = true;
             run_first(group);
-        else
+        } else {
             pthread_cond_wait(&group->changed, &group->lock);
+        }
     }
     pthread_mutex_unlock(&group->lock);
     return NULL;
@@ -142,19 +147,31 @@ static ls_status submit(ls_group *group, ls_work *work) {
 /* Called with the lock. */
 static ls_status wait_for(ls_group *group, ls_work *work) {
     while (!atomic_load_explicit(&work->done, memory_order_relaxed)) {
-        if (group->first == work && !group->running)
+        if (group->first == work && !group->running) {
             run_first(group);
-        else
+        } else {
+            group->waiting++;
             pthread_cond_wait(&group->changed, &group->lock);
+            group->waiting--;
+        }
     }
     return work->status == LS_OK ? LS_OK : ls__fail(work->status, "%s", work->text);
 }
 
 ls_status ls__work_run(ls_group *group, const ls__operation *operation) {
     LS_TRY(check_home(group));
-    ls_work work = {.operation = *operation, .group = group, .blocking = true};
+    ls_work work; /* its text, a kilobyte, is left as it is: only a failure writes and reads it */
+    work.operation = *operation;
+    work.group = group;
+    work.next = NULL;
+    work.blocking = true;
+    atomic_init(&work.done, false);
+    work.text[0] = '\0';
     pthread_mutex_lock(&group->lock);
+    bool idle = !group->running && !group->first;
     ls_status status = submit(group, &work);
+    if (idle)
+        work.operation.times.begin_ns = work.operation.times.queued_ns;
     if (status == LS_OK)
         status = wait_for(group, &work);
     pthread_mutex_unlock(&group->lock);

@@ -37,6 +37,7 @@ struct ls_group {
     pthread_cond_t changed;
     ls_work *first, *last; /* not yet begun */
     bool running;          /* somebody is inside transport->run */
+    int waiting;           /* threads that sleep until their operation is done or first */
     bool stop;
     bool has_thread; /* the group's own, made at the first started operation */
     pthread_t thread;

@@ -1,6 +1,6 @@
 /* all_reduce. Per rank, p ranks, B bytes:
  *
- *   tiny     1 synchronisation; B written, p * B read
+ *   tiny     1 synchronisation; B written, p * B read; up to 32 bytes are part of the arrival's line
  *   mapped   2 synchronisations; B read and B written, no copy: each rank reduces its 1/p of the elements
  *            from all ranks and writes them to all
  *   staged   2 synchronisations a chunk of 128 KiB; B copied in, B reduced, B copied out */
@@ -12,10 +12,17 @@
 static const size_t BLOCK_BYTES = 16384; /* reduced in the first-level cache, then written to all */
 
 static ls_status all_reduce_tiny(ls__shm *shm, ls__operation *op) {
-    uint32_t half = shm->staged++;
     size_t bytes = op->count * ls_dtype_size(op->dtype);
-    ls__shm_copy(ls__shm_staging(shm, shm->base.rank, half), op->send, bytes);
-    LS_TRY(ls__shm_meet(shm, op, (ls__shm_notice){.status = LS_OK}));
+    bool within = bytes <= LS__SHM_INLINE_BYTES;
+    uint32_t half = shm->staged;
+    ls__shm_notice notice = {0};
+    if (within) {
+        ls__shm_copy(notice.value, op->send, bytes);
+    } else {
+        ls__shm_copy(ls__shm_staging(shm, shm->base.rank, half), op->send, bytes);
+        shm->staged++;
+    }
+    LS_TRY(ls__shm_meet(shm, op, notice));
     double total = ls__shm_total_weight(shm, op);
     if (bytes > 0 && total == 0) {
         memset(op->recv, 0, bytes);
@@ -23,7 +30,7 @@ static ls_status all_reduce_tiny(ls__shm *shm, ls__operation *op) {
     }
     const void *source[LS__SHM_RANKS_MAX];
     for (int r = 0; r < shm->base.size; r++)
-        source[r] = ls__shm_staging(shm, r, half);
+        source[r] = within ? ls__shm_notice_of(shm, r)->value : ls__shm_staging(shm, r, half);
     ls__reduce(op->recv, source, shm->base.size, op->count, op->dtype, op->op,
                ls__reduce_scale(op->op, shm->base.size, op->weighted, total));
     return LS_OK;

@@ -20,7 +20,7 @@ double ls__shm_total_weight(const ls__shm *shm, const ls__operation *op) {
     if (!op->weighted)
         return 1;
     for (int r = 0; r < shm->base.size; r++)
-        weight[r] = ls__shm_notice_of(shm, r)->header.weight;
+        weight[r] = ls__shm_notice_of(shm, r)->weight;
     double total = ls__reduce_weights(weight, shm->base.size);
     if (op->total)
         *op->total = total;

@@ -10,20 +10,22 @@
 
 #include "comm/shm/segment.h"
 #include "comm/transport.h"
+#include <sched.h>
 #include <stdatomic.h>
 
 enum {
-    LS__SHM_VERSION = 1,
+    LS__SHM_VERSION = 2,
     LS__SHM_RANKS_MAX = 256,
     LS__SHM_REASON_BYTES = 768,
     LS__SHM_HALF_BYTES = 128 * 1024, /* staging; two halves a rank stay in the second-level cache */
-    LS__SHM_TINY_BYTES = 2048,       /* up to here the value travels with the arrival */
+    LS__SHM_TINY_BYTES = 2048,       /* up to here a value is in place before the arrival */
+    LS__SHM_INLINE_BYTES = 32,       /* up to here it is part of the arrival */
     LS__SHM_CELLS = 4,               /* of a mailbox */
     LS__SHM_CELL_BYTES = 8192 - 128,
 };
 
 /* The number of arrivals starts short of where it wraps around, so every job passes that place. */
-#define LS__SHM_FIRST_COUNT (UINT32_MAX - 40)
+#define LS__SHM_FIRST_ARRIVAL (UINT32_MAX - 40)
 
 /* Where a buffer is, for the other ranks: `region` 0 is memory only its own rank can see. */
 typedef struct ls__shm_place {
@@ -31,13 +33,26 @@ typedef struct ls__shm_place {
     uint64_t offset; /* bytes from the start of the region (of all ranks' parts) */
 } ls__shm_place;
 
-/* What a rank tells the others before it arrives. */
+/* What a rank tells the others when it arrives at a meeting. */
 typedef struct ls__shm_notice {
-    ls__header header;
-    ls__shm_place send, recv;
+    uint64_t identity; /* ls__header_identity: equal headers, equal numbers */
     uint64_t arrived_ns;
-    uint32_t status; /* outcome of this rank's share of an allocation */
+    double weight; /* of the header */
+    union {        /* as the operation has it */
+        struct {
+            ls__shm_place send, recv;
+        };
+        char value[LS__SHM_INLINE_BYTES]; /* travels with the arrival */
+        uint32_t status;                  /* outcome of this rank's share of an allocation */
+    };
 } ls__shm_notice;
+
+/* An arrival: one cache line, so one look tells whether a rank is there, whether it does the same, and what
+ * it brings. `stamp` is the number of the arrival, written last. */
+typedef struct ls__shm_arrival {
+    _Alignas(64) _Atomic uint32_t stamp;
+    ls__shm_notice notice;
+} ls__shm_arrival;
 
 /* A place to sleep: `bell` changes whenever there is something new to look at. */
 typedef struct ls__shm_bell {
@@ -46,14 +61,16 @@ typedef struct ls__shm_bell {
 } ls__shm_bell;
 
 typedef struct ls__shm_slot {
-    _Alignas(64) _Atomic uint32_t pid; /* 0: not there yet */
+    /* In turn, see ls__shm_meet. Others read these all the time, so nothing else is in their lines. */
+    ls__shm_arrival arrival[2];
+    _Alignas(64) ls__header header[2]; /* the same, in full: read where identities differ */
+    _Atomic uint32_t pid;              /* 0: not there yet */
     _Atomic uint64_t start_time;       /* of the process, so that a reused pid is told apart */
-    _Atomic uint32_t arrived;          /* how many synchronisations this rank has reached */
     _Atomic uint32_t left;             /* ls_job_finish was called */
     _Atomic uint32_t doing;            /* ls__kind it is inside of, 0 for none; for messages */
     _Atomic uint64_t doing_sequence;
+    cpu_set_t cores;                        /* it may run on; written before it joins */
     ls__shm_bell mail;                      /* something moved in one of this rank's mailboxes */
-    _Alignas(64) ls__shm_notice notice[2];  /* in turn, see ls__shm_meet */
     char own_reason[LS__SHM_REASON_BYTES];  /* why this rank gave up, written by itself */
     char told_reason[LS__SHM_REASON_BYTES]; /* what became of it, written by the launcher */
     _Atomic uint32_t own_written, told_written; /* LS__SHM_WRITTEN when the words are there */
@@ -64,8 +81,8 @@ typedef struct ls__shm_control {
     uint64_t magic;
     uint32_t version;
     uint32_t ranks;
-    _Alignas(64) _Atomic uint32_t count; /* arrivals of all ranks, ever */
-    ls__shm_bell all;                    /* everybody has arrived */
+    ls__shm_bell all;      /* for those who sleep until all have arrived */
+    _Atomic uint32_t rung; /* the latest arrival that `all` was rung for */
     /* 0, or 1 + the rank that ended the job first; LS__SHM_TOLD says whose words to read. Set by one
      * compare-and-swap after the words were written, so that a process killed halfway locks nothing. */
     _Alignas(64) _Atomic uint32_t aborted;
@@ -111,11 +128,11 @@ typedef struct ls__shm_region {
 typedef struct ls__shm {
     ls__transport base;
     int fd;
-    int spins; /* looks at a word before sleeping on it */
+    bool crowded; /* ranks outnumber cores */
     ls__shm_control *control;
     size_t mapped;
-    uint32_t arrivals; /* this rank's, so far */
-    uint32_t notices;  /* published so far */
+    uint32_t arrivals; /* number of this rank's latest */
+    uint32_t met;      /* of the latest that was a meeting */
     uint32_t staged;   /* halves used so far */
     ls__shm_region *regions;
     uint64_t last_region;
@@ -135,6 +152,7 @@ static inline ls__shm_slot *ls__shm_my_slot(const ls__shm *shm) {
 /* Something that becomes true: *word has reached `target` (32-bit counters that wrap around). */
 typedef struct ls__shm_condition {
     const _Atomic uint32_t *word;
+    const struct ls__shm *everyone; /* instead of a word: all ranks' arrival number `target` */
     uint32_t target;
     ls__shm_bell *bell;
     int peer; /* the one rank that can make it true; -1: all that have not arrived */
@@ -147,10 +165,11 @@ ls_status ls__shm_wait(ls__shm *shm, const ls__operation *operation,
                        const ls__shm_condition *condition);
 /* Arrives and waits until all ranks have. Orders memory: what a rank wrote before is seen after. */
 ls_status ls__shm_sync(ls__shm *shm, const ls__operation *operation);
-/* Publishes header, places and status, arrives, and compares the headers of all ranks. Fills ready_ns
- * and last_rank the first time an operation calls it. */
+/* Arrives with a notice (whose places, value or status the caller has filled) and the operation's header,
+ * and compares the headers of all ranks. Fills ready_ns and last_rank the first time an operation calls
+ * it. */
 ls_status ls__shm_meet(ls__shm *shm, ls__operation *operation, ls__shm_notice notice);
-/* What rank r published for the last ls__shm_meet; valid until this rank's next arrival. */
+/* What rank r told at the last ls__shm_meet; valid until this rank's next arrival. */
 const ls__shm_notice *ls__shm_notice_of(const ls__shm *shm, int r);
 
 /* --- split.c ------------------------------------------------------------------------------------ */

@@ -85,12 +85,14 @@ static void close_shm(ls__transport *transport) {
 
 static const ls__transport_table table = {"shm", run, close_shm, abort_shm, ls__shm_split};
 
-/* Looking at a word for about 5 us pays where the others run at the same time; where ranks outnumber
- * cores, the one we wait for needs this core. */
-static int spins_for(int ranks) {
-    cpu_set_t cores;
-    int count = sched_getaffinity(0, sizeof cores, &cores) ? 1 : CPU_COUNT(&cores);
-    return ranks <= count ? 100 : 5;
+/* Whether ranks outnumber the cores that they may use together; each has said which at joining. A rank
+ * bound to a core of its own sees only that one, so no rank can tell by itself. */
+static bool is_crowded(const ls__shm *shm) {
+    cpu_set_t all;
+    CPU_ZERO(&all);
+    for (int r = 0; r < shm->base.size; r++)
+        CPU_OR(&all, &all, &shm->control->slot[r].cores);
+    return CPU_COUNT(&all) < shm->base.size;
 }
 
 /* Takes slot `rank`; two processes with one rank would both write there. */
@@ -103,6 +105,8 @@ static ls_status claim_slot(ls__shm *shm) {
             LS_ERR_STATE,
             "rank %d of this job is already taken by pid %u; a process can join a job once",
             shm->base.rank, none);
+    if (sched_getaffinity(0, sizeof slot->cores, &slot->cores))
+        CPU_ZERO(&slot->cores); /* then it counts as crowded */
     return LS_OK;
 }
 
@@ -126,7 +130,8 @@ ls_status ls__shm_open(ls__transport **transport, const ls__job_place *place, in
     if (!shm)
         return ls__fail(LS_ERR_MEMORY, "no memory for a job");
     shm->base = (ls__transport){.table = &table, .rank = place->rank, .size = place->world_size};
-    shm->spins = spins_for(place->world_size);
+    shm->crowded = true; /* until all have come */
+    shm->arrivals = LS__SHM_FIRST_ARRIVAL;
     shm->fd = fcntl(segment_fd, F_DUPFD_CLOEXEC, 0);
     if (shm->fd < 0) {
         status = ls__fail_errno(LS_ERR_ARGUMENT, errno, "LOCKSTEP_SHM_FD=%d", segment_fd);
@@ -147,6 +152,7 @@ ls_status ls__shm_open(ls__transport **transport, const ls__job_place *place, in
         close_shm(&shm->base);
         return status;
     }
+    shm->crowded = is_crowded(shm);
     *transport = &shm->base;
     return LS_OK;
 out:

@@ -51,7 +51,10 @@ ls_status ls__segment_create(int *fd, int ranks) {
     }
     control->version = LS__SHM_VERSION;
     control->ranks = (uint32_t)ranks;
-    atomic_store(&control->count, LS__SHM_FIRST_COUNT);
+    atomic_store(&control->rung, LS__SHM_FIRST_ARRIVAL);
+    for (int r = 0; r < ranks; r++)
+        for (int i = 0; i < 2; i++)
+            atomic_store(&control->slot[r].arrival[i].stamp, LS__SHM_FIRST_ARRIVAL);
     control->magic = SEGMENT_MAGIC;
     munmap(control, bytes);
     *fd = new_fd;

@@ -116,7 +116,7 @@ static ls_status know_roots(const ls__shm *shm, const plan *p, ls__shm *part) {
     for (int i = 0; i < p->count; i++)
         part->root_slot[i] = shm->root_slot ? shm->root_slot[p->member[i]] : p->member[i];
     part->root = shm->root;
-    part->spins = shm->spins; /* the job's ranks share the cores, not only this part's */
+    part->crowded = shm->crowded; /* the job's ranks share the cores, not only this part's */
     return LS_OK;
 }
 

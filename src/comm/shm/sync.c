@@ -1,8 +1,9 @@
-/* Waiting for other ranks: look a few times, then sleep; wake at least ten times a second to see
- * whether somebody died.
+/* Waiting for other ranks: look for a while, then sleep; wake at least ten times a second to see whether
+ * somebody died.
  *
- * A synchronisation is one counter of all arrivals: rank r's k-th arrival waits until it has reached
- * k * size. One atomic addition a rank, and one wake-up by the last. */
+ * A synchronisation is an arrival of every rank: each writes the arrival's number into a line of its own
+ * and looks at the lines of the others, which takes one line's way between two cores, the least there is.
+ * Whoever finds all there wakes those who went to sleep meanwhile. */
 #include "base/clock.h"
 #include "base/futex.h"
 #include "comm/shm/layout.h"
@@ -12,10 +13,30 @@
 
 static const uint64_t SLICE_NS = 100000000;
 
-/* Wrap-around comparison: right while the two are less than 2^31 apart. */
+/* How long to look before sleeping. A sleep and its end cost some 5 us of system calls and, where the core
+ * was put to rest, 20 us and more until it runs again; so looking is worth as much. Where ranks outnumber
+ * cores the one waited for needs this core: it is offered to others instead. A thread beside the program's
+ * own (the group's) takes time from it and soon sleeps. */
+enum { LOOKS = 2000, LOOKS_CROWDED = 20, LOOKS_BESIDE = 100, OFFERS = 50 };
+
+/* Wrap-around comparison: right while the two are less than 2^31 apart. Acquire: what was written before
+ * the word is seen after. */
+static bool passed(const _Atomic uint32_t *word, uint32_t target) {
+    return (int32_t)(atomic_load_explicit(word, memory_order_acquire) - target) >= 0;
+}
+
+static bool arrived(const ls__shm *shm, int r, uint32_t number) {
+    return passed(&shm->control->slot[r].arrival[number & 1].stamp, number);
+}
+
 bool ls__shm_reached(const ls__shm_condition *condition) {
-    uint32_t now = atomic_load_explicit(condition->word, memory_order_acquire);
-    return (int32_t)(now - condition->target) >= 0;
+    const ls__shm *shm = condition->everyone;
+    if (!shm)
+        return passed(condition->word, condition->target);
+    for (int r = 0; r < shm->base.size; r++)
+        if (!arrived(shm, r, condition->target))
+            return false;
+    return true;
 }
 
 static bool reached(const ls__shm_condition *condition) {
@@ -27,7 +48,7 @@ static bool reached(const ls__shm_condition *condition) {
 static bool missing(const ls__shm *shm, const ls__shm_condition *condition, int r) {
     if (condition->peer >= 0)
         return r == condition->peer || (condition->or_else && r == condition->or_else->peer);
-    return (int32_t)(atomic_load(&shm->control->slot[r].arrived) - shm->arrivals) < 0;
+    return !arrived(shm, r, condition->target);
 }
 
 /* --- why a wait ends without success ------------------------------------------------------------ */
@@ -123,72 +144,115 @@ static ls_status fail_timeout(const ls__shm *shm, const ls__operation *operation
 
 /* --- waiting -------------------------------------------------------------------------------------- */
 
-static void sleep_on(ls__shm_bell *bell, uint32_t seen, uint64_t until) {
-    atomic_fetch_add(&bell->sleepers, 1);
-    ls__futex_wait(&bell->bell, seen, until);
-    atomic_fetch_sub(&bell->sleepers, 1);
-}
-
-ls_status ls__shm_wait(ls__shm *shm, const ls__operation *operation,
-                       const ls__shm_condition *condition) {
-    for (int i = 0; i < shm->spins; i++) {
+/* True once the condition is. */
+static bool look(const ls__shm *shm, const ls__operation *operation,
+                 const ls__shm_condition *condition) {
+    int looks = operation->beside ? LOOKS_BESIDE : LOOKS;
+    if (shm->crowded)
+        looks = LOOKS_CROWDED;
+    for (int i = 0; i < looks; i++) {
         if (reached(condition))
-            return LS_OK;
+            return true;
         ls__cpu_relax();
     }
-    uint64_t look = ls__now_ns() + SLICE_NS; /* when to look at the other processes next */
+    for (int i = 0; shm->crowded && i < OFFERS; i++) {
+        sched_yield();
+        if (reached(condition))
+            return true;
+    }
+    return false;
+}
+
+/* Looks and sleeps in turn. The bell's sleepers are counted before the condition is looked at again, and
+ * whoever makes it true looks at their number afterwards: with a full barrier between on both sides, one
+ * of the two sees the other. */
+static ls_status wait_asleep(ls__shm *shm, const ls__operation *operation,
+                             const ls__shm_condition *condition) {
+    uint64_t look_at = ls__now_ns() + SLICE_NS; /* when to look at the other processes next */
     for (;;) {
         uint32_t seen = atomic_load(&condition->bell->bell);
         if (reached(condition))
             return LS_OK;
         uint64_t now = ls__now_ns();
-        ls_status status = find_failure(shm, operation, condition, now >= look);
+        ls_status status = find_failure(shm, operation, condition, now >= look_at);
         if (status == LS_OK && now >= operation->deadline)
             status = fail_timeout(shm, operation, condition);
         if (status != LS_OK)
             return reached(condition) ? LS_OK : status;
-        if (now >= look)
-            look = now + SLICE_NS;
-        sleep_on(condition->bell, seen, look < operation->deadline ? look : operation->deadline);
+        if (now >= look_at)
+            look_at = now + SLICE_NS;
+        ls__futex_wait(&condition->bell->bell, seen,
+                       look_at < operation->deadline ? look_at : operation->deadline);
     }
+}
+
+ls_status ls__shm_wait(ls__shm *shm, const ls__operation *operation,
+                       const ls__shm_condition *condition) {
+    if (look(shm, operation, condition))
+        return LS_OK;
+    atomic_fetch_add(&condition->bell->sleepers, 1);
+    atomic_thread_fence(memory_order_seq_cst);
+    ls_status status = wait_asleep(shm, operation, condition);
+    atomic_fetch_sub(&condition->bell->sleepers, 1);
+    return status;
+}
+
+/* --- arriving ------------------------------------------------------------------------------------- */
+
+/* All have arrived at `number`: wakes those who sleep for it, once. */
+static void wake_sleepers(ls__shm_control *control, uint32_t number) {
+    /* My stamp before the number of sleepers; the other side is in ls__shm_wait. */
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(&control->all.sleepers, memory_order_relaxed) > 0 &&
+        atomic_exchange(&control->rung, number) != number)
+        ls__shm_ring(&control->all);
+}
+
+static ls_status arrive(ls__shm *shm, const ls__operation *operation) {
+    uint32_t number = ++shm->arrivals;
+    atomic_store_explicit(&ls__shm_my_slot(shm)->arrival[number & 1].stamp, number,
+                          memory_order_release);
+    ls__shm_condition all = {
+        .everyone = shm, .target = number, .bell = &shm->control->all, .peer = -1};
+    LS_TRY(ls__shm_wait(shm, operation, &all));
+    wake_sleepers(shm->control, number);
+    return LS_OK;
 }
 
 ls_status ls__shm_sync(ls__shm *shm, const ls__operation *operation) {
-    ls__shm_control *control = shm->control;
-    shm->arrivals++;
-    ls__shm_condition all = {.word = &control->count,
-                             .target =
-                                 LS__SHM_FIRST_COUNT + shm->arrivals * (uint32_t)shm->base.size,
-                             .bell = &control->all,
-                             .peer = -1};
-    /* The shared count first: a rank that is killed between the two has arrived for everyone. */
-    uint32_t before = atomic_fetch_add(&control->count, 1);
-    atomic_store(&ls__shm_my_slot(shm)->arrived, shm->arrivals);
-    if (before + 1 == all.target) {
-        ls__shm_ring(&control->all);
-        return LS_OK;
-    }
-    return ls__shm_wait(shm, operation, &all);
+    return arrive(shm, operation);
 }
 
-/* Notices alternate between two places. A rank writes its notice k + 2 where notice k was: it has then
- * passed the synchronisation of k + 1, which nobody reaches before having read all of k. */
+/* Arrivals alternate between two lines. A rank writes its arrival k + 2 where k was: it has then passed
+ * arrival k + 1, which nobody reaches before having read all that was told at k. */
 const ls__shm_notice *ls__shm_notice_of(const ls__shm *shm, int r) {
-    return &shm->control->slot[r].notice[(shm->notices - 1) & 1];
+    return &shm->control->slot[r].arrival[shm->met & 1].notice;
+}
+
+/* Identities of headers are equal where headers are, and the other way round but for 2^-64. */
+static ls_status compare_headers(const ls__shm *shm, const ls__operation *operation, int r) {
+    const ls__header *other = &shm->control->slot[r].header[shm->met & 1];
+    int name = ls__name_of(&shm->base, r);
+    LS_TRY(ls__header_compare(&operation->header, ls__own_name(&shm->base), other, name));
+    return ls__operation_fail(LS_ERR_MISMATCH, operation, ls__own_name(&shm->base),
+                              "rank %d does something else, but its header is the same", name);
 }
 
 ls_status ls__shm_meet(ls__shm *shm, ls__operation *operation, ls__shm_notice notice) {
-    notice.header = operation->header;
-    notice.arrived_ns = ls__now_ns();
-    ls__shm_my_slot(shm)->notice[shm->notices++ & 1] = notice;
-    LS_TRY(ls__shm_sync(shm, operation));
+    ls__shm_slot *slot = ls__shm_my_slot(shm);
+    shm->met = shm->arrivals + 1;
+    notice.identity = ls__header_identity(&operation->header);
+    notice.arrived_ns = operation->times.begin_ns;
+    notice.weight = operation->header.weight;
+    slot->header[shm->met & 1] = operation->header;
+    slot->arrival[shm->met & 1].notice = notice;
+    LS_TRY(arrive(shm, operation));
     uint64_t ready = 0;
     int last = -1;
     for (int r = 0; r < shm->base.size; r++) {
         const ls__shm_notice *other = ls__shm_notice_of(shm, r);
-        if (r != shm->base.rank)
-            LS_TRY(ls__header_compare(&operation->header, ls__own_name(&shm->base), &other->header,
-                                      ls__name_of(&shm->base, r)));
+        if (other->identity != notice.identity)
+            return compare_headers(shm, operation, r);
         if (other->arrived_ns > ready) {
             ready = other->arrived_ns;
             last = r;
