@@ -1,6 +1,8 @@
 /* Device life, memory and matrix products. */
 #include "device_support.h"
 
+#include "device/cpu/cpu.h"
+
 static void test_device_life(void **state) {
     (void)state;
     ls_device *device;
@@ -117,8 +119,8 @@ struct linear_case {
 
 /* Both sides of what decides between a convolution and gemm: rows, multiples of 8. */
 static const struct linear_case LINEAR_CASES[] = {
-    {1, 1, 1},     {5, 3, 7},     {31, 8, 16},   {32, 8, 8},      {33, 16, 24},
-    {64, 40, 104}, {64, 40, 105}, {64, 39, 104}, {257, 200, 328}, {300, 784, 136},
+    {1, 1, 1},     {5, 3, 7},     {31, 8, 16},     {32, 8, 8},      {33, 16, 24},  {64, 40, 104},
+    {64, 40, 105}, {64, 39, 104}, {257, 200, 328}, {300, 784, 136}, {35, 130, 37}, {64, 1024, 10},
 };
 
 /* Tolerance: one sum of up to 784 products, rounded after each. */
@@ -148,6 +150,26 @@ static void check_linear(fixture *f, struct linear_case c, bool out_first, bool 
     }
 }
 
+/* With few rows and AVX-512, a result depends neither on the other rows nor on the threads. */
+static void test_linear_rows_apart(void **state) {
+    fixture *f = *state;
+    enum { ROWS = 77, IN = 203, OUT = 101, FEWER = 33 };
+    ls_device *threads;
+    assert_int_equal(ls_device_cpu(&threads, 3), LS_OK);
+    if (((ls__cpu *)threads)->level == LS__CPU_AVX512) {
+        float *x = uniform(f, ROWS * IN, -1, 1), *w = uniform(f, IN * OUT, -1, 1);
+        float *b = uniform(f, OUT, -1, 1), *all = destination(f, ROWS * OUT, false);
+        float *some = destination(f, ROWS * OUT, false), *other = destination(f, ROWS * OUT, false);
+        const ls__device_table *t = threads->table;
+        t->linear(f->one, LS_F32, ROWS, IN, OUT, x, w, true, b, all, false);
+        t->linear(f->one, LS_F32, FEWER, IN, OUT, x + IN, w, true, b, some, false);
+        t->linear(threads, LS_F32, ROWS, IN, OUT, x, w, true, b, other, false);
+        expect_equal_bits(all, other, ROWS * OUT * sizeof *all, "linear, three threads");
+        expect_equal_bits(all + OUT, some, FEWER * OUT * sizeof *all, "linear, fewer rows");
+    }
+    ls_device_destroy(threads);
+}
+
 static void test_linear(void **state) {
     for (size_t i = 0; i < sizeof LINEAR_CASES / sizeof *LINEAR_CASES; i++)
         for (int flags = 0; flags < 8; flags++)
@@ -156,8 +178,12 @@ static void test_linear(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_device_life), kernel_test(test_memory), kernel_test(test_gemm),
-        kernel_test(test_linear),           kernel_test(test_dtype),
+        cmocka_unit_test(test_device_life),
+        kernel_test(test_memory),
+        kernel_test(test_gemm),
+        kernel_test(test_linear),
+        kernel_test(test_linear_rows_apart),
+        kernel_test(test_dtype),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -65,6 +65,10 @@ ls_status ls__cpu_gemm(ls_device *device, ls_dtype dtype, bool ta, bool tb, size
 ls_status ls__cpu_linear(ls_device *device, ls_dtype dtype, size_t rows, size_t in, size_t out,
                          const void *x, const void *w, bool out_first, const void *bias, void *y,
                          bool accumulate);
+/* linear.c's way for few rows and weights (out, in): whether it is one for this device, and the product. */
+bool ls__cpu_linear_dot_fits(const ls_device *device, size_t rows, size_t in, bool out_first);
+ls_status ls__cpu_linear_dot(ls_device *device, size_t rows, size_t in, size_t out, const float *x,
+                             const float *w, const float *bias, float *y, bool accumulate);
 
 const char *ls__cpu_lacks(const ls_device *device, ls_dtype dtype);
 size_t ls__cpu_packed_bytes(ls_device *device, const ls__packing *packing);
