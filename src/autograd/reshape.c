@@ -116,7 +116,7 @@ static ls_status slice_backward(ls_step *step, ls__node *node) {
     LS_TRY(ls__tape_gradient(step, x, &dx, &add));
     if (!dx)
         return LS_OK;
-    if (!add)
+    if (!add && node->output->count < x->count)
         LS_TRY(table->zero(step->device, dx, x->count * ls_dtype_size(x->dtype)));
     return table->copy_rows(step->device, x->dtype, s->outer, s->columns, node->output->grad->data,
                             s->columns, (float *)dx + s->offset, s->x_stride, add);
