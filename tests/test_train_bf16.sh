@@ -62,6 +62,11 @@ awk "BEGIN { d = $(loss_of gpt-1) / $(loss_of gpt-f32); exit !(d > 0.98 && d < 1
 run gpt-recompute "${gpt[@]}" --dtype bf16 --shards 4 --recompute
 [ "$(hash_of "$work/gpt-recompute")" = "$(hash_of "$work/gpt-1")" ] || fail "--recompute changes the bits"
 
+# Threads inside a product choose their own order, the same one every time.
+run threads-1 "${gpt[@]}" --dtype bf16 --threads 2
+run threads-2 "${gpt[@]}" --dtype bf16 --threads 2
+[ "$(hash_of "$work/threads-1")" = "$(hash_of "$work/threads-2")" ] || fail "--threads 2: other bits the second time"
+
 # Ranks that compute in different types are told so before the first step.
 if has_tcp; then
   port=$(free_port)
