@@ -9,6 +9,7 @@
 #define TESTS_RANKS_H
 
 #include "base/clock.h"
+#include "comm/board.h"
 #include "comm/shm/segment.h"
 
 #include <arpa/inet.h>
@@ -70,16 +71,18 @@ typedef struct ranks {
     const char *transport; /* "shm" or "tcp" */
     ranks_body body;
     void *context;
-    const char *timeout; /* LOCKSTEP_TIMEOUT; NULL: "20" */
-    double limit_s;      /* after which all are killed; 0: 60 */
-    bool no_job;         /* the body calls ls_job_init itself, or not */
-    bool watch;          /* shm: tell the segment when a rank is killed, as the launcher does */
+    const char *timeout;   /* LOCKSTEP_TIMEOUT; NULL: "20" */
+    const char *heartbeat; /* LOCKSTEP_HEARTBEAT; NULL: the default */
+    double limit_s;        /* after which all are killed; 0: 60 */
+    bool no_job;           /* the body calls ls_job_init itself, or not */
+    bool watch;            /* shm: tell the segment when a rank is killed, as the launcher does */
     /* filled by ranks_start and ranks_wait */
     pid_t pid[RANKS_MAX];
     int wait_status[RANKS_MAX]; /* as waitpid gives it */
     bool ended[RANKS_MAX];
     bool overrun;
-    int fd;
+    int fd, board_fd; /* shm: as a launcher makes them; -1: none */
+    ls__board board;
     uint64_t start_ns;
     ranks_report *report; /* shared with the ranks, one for each */
 } ranks;
@@ -118,8 +121,11 @@ static inline void ranks_child(ranks *r, int rank, int port) {
     ranks_setenv("LOCAL_WORLD_SIZE", r->size);
     setenv("LOCKSTEP_TRANSPORT", r->transport, 1);
     setenv("LOCKSTEP_TIMEOUT", r->timeout ? r->timeout : "20", 1);
+    if (r->heartbeat)
+        setenv("LOCKSTEP_HEARTBEAT", r->heartbeat, 1);
     if (r->fd >= 0) {
         ranks_setenv("LOCKSTEP_SHM_FD", r->fd);
+        ranks_setenv("LOCKSTEP_BOARD_FD", r->board_fd);
     } else {
         setenv("MASTER_ADDR", "127.0.0.1", 1);
         ranks_setenv("MASTER_PORT", port);
@@ -135,10 +141,11 @@ static inline void ranks_child(ranks *r, int rank, int port) {
 
 static inline void ranks_start(ranks *r) {
     int port = 0;
-    r->fd = -1;
+    r->fd = r->board_fd = -1;
     if (strcmp(r->transport, "tcp") == 0)
         port = ranks_free_port();
-    else if (ls__segment_create(&r->fd, r->size) != LS_OK)
+    else if (ls__segment_create(&r->fd, r->size) != LS_OK ||
+             ls__board_create(&r->board, r->size, &r->board_fd) != LS_OK)
         abort();
     r->report = mmap(NULL, sizeof(ranks_report) * RANKS_MAX, PROT_READ | PROT_WRITE,
                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -199,8 +206,11 @@ static inline int ranks_wait(ranks *r) {
     }
     for (int rank = 0; rank < r->size; rank++)
         failed += !WIFEXITED(r->wait_status[rank]) || WEXITSTATUS(r->wait_status[rank]) != 0;
-    if (r->fd >= 0)
+    if (r->fd >= 0) {
         close(r->fd);
+        close(r->board_fd);
+        ls__board_close(&r->board, false);
+    }
     r->fd = -1;
     return failed;
 }

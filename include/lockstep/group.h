@@ -9,7 +9,8 @@
  *   - a header (group, sequence, operation, dtype, count, root) travels with every operation and a
  *     difference is LS_ERR_MISMATCH on all ranks (of send and recv: on both), naming ranks, value seen
  *     and value wanted; nobody's buffers have been touched then;
- *   - every wait is bounded by the job's timeout; a rank that died or left is LS_ERR_PEER, named;
+ *   - every wait is bounded by the group's timeout; a rank that died, has stopped or left is LS_ERR_PEER,
+ *     named;
  *   - after any error but LS_ERR_ARGUMENT the group is broken: further calls return the first error;
  *   - sums run in the order of one balanced binary tree over ranks: T(a, n) = T(a, m) + T(a + m, n - m)
  *     with m the largest power of two below n. 16-bit floats are summed in f32 and rounded once.
@@ -63,6 +64,14 @@ LS_API ls_status ls_group_create_subset(ls_group *parent, const int *ranks, int 
  * get LS_ERR_PEER. NULL is allowed; the world is the job's, and stays. No other thread may be inside of a
  * call on the group. */
 LS_API void ls_group_destroy(ls_group *group);
+
+/* How long an operation may wait, once it has begun, for ranks that beat (see ls_job_options.heartbeat_s) but do
+ * not arrive: then LS_ERR_TIMEOUT names them. Default: the job's timeout_s. Holds for operations that this
+ * rank starts from now on, so one operation gets its own by setting it before and back after the call; a
+ * started one keeps what was set when it was started. Each rank sets its own. ls_job_set_phase is for
+ * waits that one rank knows it will cause. */
+LS_API ls_status ls_group_set_timeout(ls_group *group, double seconds);
+LS_API double ls_group_timeout(ls_group *group);
 
 /* recv[i] = op over ranks of send[i], on all ranks. LS_AVG divides the sum by the group's size;
  * integers: truncated towards zero. */

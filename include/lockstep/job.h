@@ -37,8 +37,13 @@ typedef void (*ls_log_fn)(void *context, ls_log_level level, const char *line);
 
 /* Zero-initialise; zero means the default. */
 typedef struct ls_job_options {
-    double timeout_s; /* bound of every wait, start-up included; default 300, or LOCKSTEP_TIMEOUT */
-    ls_log_fn log;    /* where messages go; default: nowhere, the library does not print */
+    double
+        timeout_s; /* bound of every wait; default LOCKSTEP_TIMEOUT, else 60, and 300 for joining */
+    /* A rank that has not beaten for so long has stopped (SIGSTOP, a frozen machine, a cut link), and is
+     * LS_ERR_PEER to those who wait for it. Beats come from a thread of their own, whatever a rank
+     * computes. Default LOCKSTEP_HEARTBEAT (seconds, or "off"), else 10; INFINITY: never. */
+    double heartbeat_s;
+    ls_log_fn log;      /* where messages go; default: nowhere, the library does not print */
     void *log_context;  /* handed to log */
     ls_log_level level; /* default LS_LOG_WARNING */
 } ls_job_options;
@@ -52,6 +57,12 @@ LS_API ls_status ls_job_init(ls_job **job, const ls_job_options *options);
  * is no collective; peers that still wait for this rank get LS_ERR_PEER. No other thread may be inside
  * of a call on the job's groups. */
 LS_API void ls_job_finish(ls_job *job);
+
+/* Says what this rank does where others may have to wait for it: "saving checkpoint", "evaluation". The name
+ * (cut at 63 bytes) stands in their messages and in reports. While any rank is in a phase, the deadlines
+ * of all ranks stand still, for at most extra_seconds after the phase began (0: not at all). `phase` NULL
+ * ends it; phases do not nest. No collective; any thread. */
+LS_API ls_status ls_job_set_phase(ls_job *job, const char *phase, double extra_seconds);
 
 /* This process among all of the job, 0 .. world size - 1. Any thread, as the getters below. */
 LS_API int ls_job_rank(const ls_job *job);

@@ -87,7 +87,9 @@ ls_status ls__train_loop(ls__train *train) {
         samples += record.samples;
         if (evaluates_after(train, batch, step)) {
             LS_TRY(ls_ddp_verify(train->ddp));
+            LS_TRY(ls_job_set_phase(train->job, "evaluation", LS__TRAIN_PATIENCE_S));
             LS_TRY(ls__train_evaluate(train, &record.val_loss, &record.val_accuracy));
+            LS_TRY(ls_job_set_phase(train->job, NULL, 0));
             record.evaluated = true;
             result->val_loss = record.val_loss;
             result->val_accuracy = record.val_accuracy;

@@ -176,7 +176,9 @@ static ls_status finish_profile(const ls__train *t) {
 static ls_status run(ls__train *t) {
     const ls__train_settings *s = t->settings;
     LS_TRY(join_job(t));
+    LS_TRY(ls_job_set_phase(t->job, "reading data", LS__TRAIN_PATIENCE_S));
     LS_TRY(open_data(s, &t->dataset));
+    LS_TRY(ls_job_set_phase(t->job, NULL, 0));
     LS_TRY(ls__train_agree_data(t));
     LS_TRY(create_model(t));
     LS_TRY(start_loader(t));
@@ -188,6 +190,7 @@ static ls_status run(ls__train *t) {
         LS_TRY(ls__progress_open(&t->progress, t));
     }
     LS_TRY(ls__train_loop(t));
+    LS_TRY(ls_job_set_phase(t->job, "saving", t->rank == 0 ? LS__TRAIN_PATIENCE_S : 0));
     if (t->output)
         LS_TRY(ls__output_finish(t->output, t));
     /* A timeline that cannot be written does not cost the model. */

@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { VERSION = 1 };
+enum { VERSION = 2 };
 static const uint64_t MAGIC = 0x314452414f42534c; /* "LSBOARD1" */
 
 typedef struct head {
@@ -151,6 +151,25 @@ void ls__board_close(ls__board *board, bool leaves) {
     *board = (ls__board){.rank = -1};
 }
 
+bool ls__board_read_phase(const ls__board_slot *slot, char phase[LS__FLIGHT_NAME_BYTES],
+                          uint64_t *since_ns, uint64_t *extra_ns) {
+    uint64_t words[LS__BOARD_PHASE_WORDS];
+    char raw[LS__FLIGHT_NAME_BYTES];
+    uint32_t version = atomic_load(&slot->phase_version);
+    for (int i = 0; i < LS__BOARD_PHASE_WORDS; i++)
+        words[i] = atomic_load_explicit(&slot->phase[i], memory_order_relaxed);
+    uint64_t since = atomic_load_explicit(&slot->phase_since_ns, memory_order_relaxed);
+    uint64_t extra = atomic_load_explicit(&slot->phase_extra_ns, memory_order_relaxed);
+    atomic_thread_fence(memory_order_acquire);
+    if ((version & 1) || atomic_load(&slot->phase_version) != version)
+        return false;
+    memcpy(raw, words, sizeof raw);
+    ls__flight_copy_text(phase, LS__FLIGHT_NAME_BYTES, raw, sizeof raw);
+    *since_ns = since;
+    *extra_ns = extra;
+    return true;
+}
+
 void ls__board_read(const ls__board *board, int rank, uint64_t taken_ns,
                     ls__flight_record *record) {
     const ls__board_slot *slot = board->mapped ? &board->slot[rank] : board->mine;
@@ -159,5 +178,7 @@ void ls__board_read(const ls__board *board, int rank, uint64_t taken_ns,
     record->left = atomic_load(&slot->left);
     record->clock_offset_ns = atomic_load(&slot->clock_offset_ns);
     ls__flight_copy_text(record->host, sizeof record->host, slot->host, sizeof slot->host);
+    uint64_t extra;
+    (void)ls__board_read_phase(slot, record->phase, &record->phase_ns, &extra);
     ls__flight_read(&slot->flight, record);
 }

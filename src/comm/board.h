@@ -7,11 +7,18 @@
 
 #include "comm/flight.h"
 
+enum { LS__BOARD_PHASE_WORDS = LS__FLIGHT_NAME_BYTES / 8 };
+
 typedef struct ls__board_slot {
     _Alignas(64) _Atomic uint32_t pid; /* 0: nobody has come */
     _Atomic uint32_t left;             /* ls_job_finish was called */
     _Atomic int64_t clock_offset_ns;   /* CLOCK_REALTIME - CLOCK_MONOTONIC */
     char host[LS__FLIGHT_NAME_BYTES];  /* written before `pid` */
+    /* the heartbeat's (heartbeat.c) */
+    _Alignas(64) _Atomic uint64_t beats;
+    _Atomic uint32_t phase_version; /* odd: the phase is being written */
+    _Atomic uint64_t phase_since_ns, phase_extra_ns;
+    _Atomic uint64_t phase[LS__BOARD_PHASE_WORDS]; /* text */
     ls__flight flight;
 } ls__board_slot;
 
@@ -24,6 +31,11 @@ typedef struct ls__board {
     ls__board_slot *mine; /* NULL: the launcher */
     char *folder;         /* where this rank writes its record itself; NULL: nowhere */
 } ls__board;
+
+/* This rank's machine; "?" where unknown. */
+static inline const char *ls__board_host(const ls__board *board) {
+    return board && board->mine ? board->mine->host : "?";
+}
 
 static inline ls__flight *ls__board_flight(const ls__board *board) {
     return board ? &board->mine->flight : NULL;
@@ -42,5 +54,9 @@ LS_SHARED void ls__board_close(ls__board *board, bool leaves);
 /* What rank `rank` shows (the own rank where the board is not shared), as of `taken_ns`. */
 LS_SHARED void ls__board_read(const ls__board *board, int rank, uint64_t taken_ns,
                               ls__flight_record *record);
+
+/* The phase shown in a slot; false while it changes. */
+bool ls__board_read_phase(const ls__board_slot *slot, char phase[LS__FLIGHT_NAME_BYTES],
+                          uint64_t *since_ns, uint64_t *extra_ns);
 
 #endif

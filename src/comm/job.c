@@ -1,6 +1,7 @@
 /* Environment -> place -> transport -> the world's group. All variables: docs/environment.md. */
 #include "base/error.h"
 #include "comm/board.h"
+#include "comm/heartbeat.h"
 #include "comm/transport.h"
 #include "comm/work.h"
 
@@ -16,6 +17,7 @@
 struct ls_job {
     ls__job_place place;
     ls_job_options options;
+    double timeout_s; /* of operations */
     ls__board board;
     ls_group *world;
 };
@@ -42,19 +44,19 @@ static ls_status read_integer(const char *name, int lowest, int highest, int *nu
     return LS_OK;
 }
 
-static ls_status read_timeout(const ls_job_options *options, double *seconds) {
-    const char *text = variable("LOCKSTEP_TIMEOUT");
-    *seconds = 300;
-    if (options->timeout_s != 0) {
-        *seconds = options->timeout_s;
-        if (!(*seconds > 0))
-            return ls__fail(LS_ERR_ARGUMENT, "timeout_s is %g, want seconds above 0", *seconds);
+/* `option` where it is not 0, else the variable where it is set, else *seconds stays. */
+static ls_status read_seconds(const char *name, const char *option_name, double option,
+                              double *seconds) {
+    const char *text = variable(name);
+    if (option != 0) {
+        if (!(option > 0))
+            return ls__fail(LS_ERR_ARGUMENT, "%s is %g, want seconds above 0", option_name, option);
+        *seconds = option;
     } else if (text) {
         char *end;
         *seconds = strtod(text, &end);
         if (*end || end == text || !isfinite(*seconds) || *seconds <= 0)
-            return ls__fail(LS_ERR_ARGUMENT, "LOCKSTEP_TIMEOUT is '%s', want seconds above 0",
-                            text);
+            return ls__fail(LS_ERR_ARGUMENT, "%s is '%s', want seconds above 0", name, text);
     }
     return LS_OK;
 }
@@ -65,6 +67,23 @@ static ls_status read_network(ls__job_place *place, int streams) {
     place->interface = variable("LOCKSTEP_INTERFACE");
     return variable("LOCKSTEP_STREAMS") ? read_integer("LOCKSTEP_STREAMS", 1, 8, &place->streams)
                                         : LS_OK;
+}
+
+/* An operation waits for ranks that compute the same; a start also for machines that boot. */
+static ls_status read_timeouts(const ls_job_options *options, double *join_s, double *operation_s) {
+    *join_s = 300;
+    *operation_s = 60;
+    LS_TRY(read_seconds("LOCKSTEP_TIMEOUT", "timeout_s", options->timeout_s, join_s));
+    return read_seconds("LOCKSTEP_TIMEOUT", "timeout_s", options->timeout_s, operation_s);
+}
+
+static ls_status read_heartbeat(const ls_job_options *options, double *limit_s) {
+    const char *text = variable("LOCKSTEP_HEARTBEAT");
+    bool off = text && strcmp(text, "off") == 0;
+    *limit_s = off ? INFINITY : 10;
+    if (off && options->heartbeat_s == 0)
+        return LS_OK;
+    return read_seconds("LOCKSTEP_HEARTBEAT", "heartbeat_s", options->heartbeat_s, limit_s);
 }
 
 static ls_status read_place(ls__job_place *place) {
@@ -82,14 +101,16 @@ static ls_status read_place(ls__job_place *place) {
     return LS_OK;
 }
 
-/* Known before the transport opens, so that joining shows there too. */
-static ls_status join_board(const ls__job_place *place) {
+/* Before the transport opens, so that joining shows there too. */
+static ls_status join_board(ls__job_place *place) {
     int fd = -1;
     if (variable("LOCKSTEP_BOARD_FD"))
         LS_TRY(read_integer("LOCKSTEP_BOARD_FD", 0, INT_MAX, &fd));
     LS_TRY(ls__board_join(place->board, fd, place->rank, place->world_size,
                           variable("LOCKSTEP_FLIGHT")));
     ls__flight_name_group(&place->board->mine->flight, 1, place->world_size, "world");
+    LS_TRY(ls__heartbeat_start(&place->heartbeat, place->board, place->heartbeat_s));
+    ls__heartbeat_set_phase(place->heartbeat, "joining", 0);
     return LS_OK;
 }
 
@@ -228,12 +249,17 @@ static ls_status create(ls_job **job, const ls_job_options *options, opener open
     j->place.log_context = j;
     ls_status status;
     ls__transport *transport = NULL;
-    LS_TRY_OUT(read_timeout(&j->options, &j->place.timeout_s));
+    LS_TRY_OUT(read_timeouts(&j->options, &j->place.timeout_s, &j->timeout_s));
+    LS_TRY_OUT(read_heartbeat(&j->options, &j->place.heartbeat_s));
     LS_TRY_OUT(open_it(&transport, &j->place, handle));
-    LS_TRY_OUT(ls__group_create(&j->world, transport, j->place.timeout_s, &j->board));
+    transport->heartbeat = j->place.heartbeat;
+    transport->board = &j->board;
+    ls__heartbeat_set_phase(j->place.heartbeat, NULL, 0);
+    LS_TRY_OUT(ls__group_create(&j->world, transport, j->timeout_s, &j->board));
     *job = j;
     return LS_OK;
 out:
+    ls__heartbeat_stop(j->place.heartbeat);
     ls__board_close(&j->board, false);
     free(j);
     return status;
@@ -260,8 +286,27 @@ void ls_job_finish(ls_job *job) {
         return;
     bool at_home = *job->world->at_home;
     ls__group_destroy(job->world);
+    if (at_home) /* a child has no such thread */
+        ls__heartbeat_stop(job->place.heartbeat);
     ls__board_close(&job->board, at_home);
     free(job);
+}
+
+ls_status ls_job_set_phase(ls_job *job, const char *phase, double extra_seconds) {
+    if (!job)
+        return ls__fail(LS_ERR_ARGUMENT, "job_set_phase: job is NULL");
+    if (!(extra_seconds >= 0))
+        return ls__fail(LS_ERR_ARGUMENT, "job_set_phase: extra_seconds is %g, want 0 or more",
+                        extra_seconds);
+    if (phase && !*phase)
+        return ls__fail(LS_ERR_ARGUMENT, "job_set_phase: phase is empty; NULL ends one");
+    if (!*job->world->at_home)
+        return ls__fail(LS_ERR_STATE,
+                        "job_set_phase: this process was forked from rank %d and is "
+                        "no rank itself",
+                        job->place.rank);
+    ls__heartbeat_set_phase(job->place.heartbeat, phase, phase ? extra_seconds : 0);
+    return LS_OK;
 }
 
 int ls_job_rank(const ls_job *job) {

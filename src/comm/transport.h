@@ -81,7 +81,9 @@ typedef struct ls__operation {
     size_t bytes;            /* LS__ALLOC: bytes per rank */
     void **memory;           /* LS__ALLOC: receives the memory; LS__FREE: *memory is freed */
     struct ls__split *split; /* LS__SPLIT */
-    uint64_t deadline;       /* ls__now_ns clock; set by group.c when the operation begins */
+    double timeout_s;        /* the group's when the operation was submitted */
+    uint64_t deadline;       /* ls__now_ns clock; set when it begins: see ls__operation_deadline */
+    uint64_t paused_ns;      /* ls__heartbeat_paused_ns when it began */
     ls_work_times times;     /* the transport fills ready_ns and last_rank */
 } ls__operation;
 
@@ -114,6 +116,8 @@ struct ls__transport {
     const int *names; /* (size) what messages call each rank; NULL: its number here. Not owned */
     size_t grain;    /* between machines: bytes of a message that keep the network busy meanwhile */
     bool one_thread; /* only the thread that opened it may run operations */
+    struct ls__board *board;         /* the job's; may be NULL */
+    struct ls__heartbeat *heartbeat; /* the job's; may be NULL: it knows ranks by their names */
 };
 
 static inline int ls__name_of(const ls__transport *transport, int rank) {
@@ -126,11 +130,13 @@ static inline int ls__own_name(const ls__transport *transport) {
 /* What job.c found in the environment. */
 typedef struct ls__job_place {
     int rank, world_size, local_rank, local_world_size;
-    double timeout_s;
+    double timeout_s;                /* of joining */
+    double heartbeat_s;              /* silence that counts as stopped */
+    struct ls__board *board;         /* where this rank shows what it does */
+    struct ls__heartbeat *heartbeat; /* NULL in a world of one */
     int streams; /* connections that a rank uses between machines at a time, 1 to 8 */
     const char
         *interface; /* tcp: name or address of the network interface; NULL: as the rendezvous */
-    struct ls__board *board; /* where this rank shows what it does */
     /* For messages of the transport's own life ("waiting for ranks 2, 3"); may be NULL. */
     void (*log)(void *context, ls_log_level level, const char *line);
     void *log_context;

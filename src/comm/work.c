@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "comm/heartbeat.h"
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +24,8 @@ static void run_operation(ls_group *group, ls_work *work) {
     if (!operation->times.begin_ns) /* else it was submitted this very moment */
         operation->times.begin_ns = ls__now_ns();
     operation->times.last_rank = -1;
-    operation->deadline = ls__deadline_after(operation->times.begin_ns, group->timeout_s);
+    operation->deadline = ls__deadline_after(operation->times.begin_ns, operation->timeout_s);
+    operation->paused_ns = ls__heartbeat_paused_ns(transport->heartbeat);
     ls__flight *flight = ls__board_flight(group->board);
     uint64_t note = ls__flight_begin(flight, operation);
     work->status = operation->split ? ls__split_run(transport, operation)
@@ -136,6 +138,7 @@ static ls_status submit(ls_group *group, ls_work *work) {
         LS_TRY(ensure_thread(group));
     number(group, &work->operation);
     work->operation.times.queued_ns = ls__now_ns();
+    work->operation.timeout_s = group->timeout_s;
     if (group->last)
         group->last->next = work;
     else
@@ -214,6 +217,26 @@ ls_status ls_work_wait(ls_work *work, ls_work_times *times) {
 
 int ls_work_done(const ls_work *work) {
     return work ? atomic_load_explicit(&work->done, memory_order_acquire) : 0;
+}
+
+ls_status ls_group_set_timeout(ls_group *group, double seconds) {
+    if (!group)
+        return ls__fail(LS_ERR_ARGUMENT, "group_set_timeout: group is NULL");
+    if (!(seconds > 0))
+        return ls__fail(LS_ERR_ARGUMENT, "group_set_timeout: %g, want seconds above 0", seconds);
+    pthread_mutex_lock(&group->lock);
+    group->timeout_s = seconds;
+    pthread_mutex_unlock(&group->lock);
+    return LS_OK;
+}
+
+double ls_group_timeout(ls_group *group) {
+    if (!group)
+        return 0;
+    pthread_mutex_lock(&group->lock);
+    double seconds = group->timeout_s;
+    pthread_mutex_unlock(&group->lock);
+    return seconds;
 }
 
 /* --- the group's life ------------------------------------------------------------------------ */

@@ -1,6 +1,7 @@
 /* Joining and leaving the segment, and the table of the transport. */
 #include "base/clock.h"
 #include "base/error.h"
+#include "comm/heartbeat.h"
 #include "comm/shm/layout.h"
 
 #include <errno.h>
@@ -116,6 +117,7 @@ static ls_status wait_for_all(ls__shm *shm, double timeout_s) {
     join.times.begin_ns = ls__now_ns();
     join.times.last_rank = -1;
     join.deadline = ls__deadline_ns(timeout_s);
+    join.paused_ns = ls__heartbeat_paused_ns(shm->base.heartbeat);
     ls_status status = run(&shm->base, &join);
     if (status != LS_OK) {
         ls__fail_context(status, "joining the job");
@@ -129,7 +131,11 @@ ls_status ls__shm_open(ls__transport **transport, const ls__job_place *place, in
     ls__shm *shm = calloc(1, sizeof *shm);
     if (!shm)
         return ls__fail(LS_ERR_MEMORY, "no memory for a job");
-    shm->base = (ls__transport){.table = &table, .rank = place->rank, .size = place->world_size};
+    shm->base = (ls__transport){.table = &table,
+                                .rank = place->rank,
+                                .size = place->world_size,
+                                .board = place->board,
+                                .heartbeat = place->heartbeat};
     shm->crowded = true; /* until all have come */
     shm->arrivals = LS__SHM_FIRST_ARRIVAL;
     shm->fd = fcntl(segment_fd, F_DUPFD_CLOEXEC, 0);

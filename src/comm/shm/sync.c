@@ -6,6 +6,7 @@
  * Whoever finds all there wakes those who went to sleep meanwhile. */
 #include "base/clock.h"
 #include "base/futex.h"
+#include "comm/heartbeat.h"
 #include "comm/shm/layout.h"
 
 #include <stdio.h>
@@ -53,15 +54,37 @@ static bool missing(const ls__shm *shm, const ls__shm_condition *condition, int 
 
 /* --- why a wait ends without success ------------------------------------------------------------ */
 
+/* "; not arrived: ranks 1, 3", bounded; nothing for messages between two ranks. */
+static void list_missing(const ls__shm *shm, const ls__shm_condition *condition, char *text,
+                         size_t bytes) {
+    size_t n = 0;
+    text[0] = '\0';
+    for (int r = 0; r < shm->base.size && condition->peer < 0 && n + 16 < bytes; r++) {
+        if (r == shm->base.rank || !missing(shm, condition, r))
+            continue;
+        n += (size_t)snprintf(text + n, bytes - n, n ? ", %d" : "; not arrived: rank %d",
+                              ls__name_of(&shm->base, r));
+    }
+}
+
+/* Rank r has ended in whatever way `how` says. */
+static ls_status fail_rank(const ls__shm *shm, const ls__operation *operation,
+                           const ls__shm_condition *condition, int r, const char *how) {
+    char list[200];
+    list_missing(shm, condition, list, sizeof list);
+    return ls__operation_fail(LS_ERR_PEER, operation, ls__own_name(&shm->base),
+                              "rank %d (host %s, pid %u) %s%s", ls__name_of(&shm->base, r),
+                              ls__board_host(shm->base.board),
+                              atomic_load(&shm->control->slot[r].pid), how, list);
+}
+
 static ls_status fail_aborted(const ls__shm *shm, const ls__operation *operation,
-                              uint32_t aborted) {
+                              const ls__shm_condition *condition, uint32_t aborted) {
     int rank = (int)(aborted & (LS__SHM_TOLD - 1)) - 1;
     const ls__shm_slot *slot = &shm->control->slot[rank];
-    const unsigned pid = atomic_load(&slot->pid);
     const int name = ls__name_of(&shm->base, rank);
     if (aborted & LS__SHM_TOLD)
-        return ls__operation_fail(LS_ERR_PEER, operation, ls__own_name(&shm->base),
-                                  "rank %d (pid %u) %s", name, pid, slot->told_reason);
+        return fail_rank(shm, operation, condition, rank, slot->told_reason);
     if (rank == shm->base.rank)
         return ls__operation_fail(LS_ERR_PEER, operation, ls__own_name(&shm->base),
                                   "this rank gave up before: %s", slot->own_reason);
@@ -70,8 +93,8 @@ static ls_status fail_aborted(const ls__shm *shm, const ls__operation *operation
         return ls__fail(LS_ERR_MISMATCH, "%s", slot->own_reason);
     const bool differ = atomic_load(&slot->own_status) == LS_ERR_MISMATCH;
     return ls__operation_fail(differ ? LS_ERR_MISMATCH : LS_ERR_PEER, operation,
-                              ls__own_name(&shm->base), "rank %d (pid %u) gave up: %s", name, pid,
-                              slot->own_reason);
+                              ls__own_name(&shm->base), "rank %d (pid %u) gave up: %s", name,
+                              atomic_load(&slot->pid), slot->own_reason);
 }
 
 /* Looks for a reason why the condition cannot come true any more. The caller looks at the condition
@@ -80,28 +103,27 @@ static ls_status find_failure(const ls__shm *shm, const ls__operation *operation
                               const ls__shm_condition *condition, bool look_at_processes) {
     uint32_t aborted = atomic_load(&shm->control->aborted);
     if (aborted)
-        return fail_aborted(shm, operation, aborted);
+        return fail_aborted(shm, operation, condition, aborted);
     for (int r = 0; r < shm->base.size; r++) {
         const ls__shm_slot *slot = &shm->control->slot[r];
         bool left = atomic_load(&slot->left);
         if (r == shm->base.rank || !missing(shm, condition, r))
             continue;
         uint32_t pid = atomic_load(&slot->pid);
+        char how[300];
         /* a part's own segment hears nothing from the launcher */
         const ls__shm_slot *home = &shm->root->slot[shm->root_slot ? shm->root_slot[r] : r];
         if (atomic_load(&home->told_written) == LS__SHM_WRITTEN)
-            return ls__operation_fail(LS_ERR_PEER, operation, ls__own_name(&shm->base),
-                                      "rank %d (pid %u) %s", ls__name_of(&shm->base, r), pid,
-                                      home->told_reason);
+            return fail_rank(shm, operation, condition, r, home->told_reason);
         if (left)
-            return ls__operation_fail(LS_ERR_PEER, operation, ls__own_name(&shm->base),
-                                      "rank %d (pid %u) has left the %s",
-                                      ls__name_of(&shm->base, r), pid,
-                                      shm->root_slot ? "group" : "job (ls_job_finish)");
+            return fail_rank(shm, operation, condition, r,
+                             shm->root_slot ? "has left the group"
+                                            : "has left the job (ls_job_finish)");
         if (look_at_processes && pid && ls__process_gone(pid, atomic_load(&slot->start_time)))
-            return ls__operation_fail(LS_ERR_PEER, operation, ls__own_name(&shm->base),
-                                      "rank %d (pid %u) ended without leaving the job",
-                                      ls__name_of(&shm->base, r), pid);
+            return fail_rank(shm, operation, condition, r, "ended without leaving the job");
+        if (look_at_processes &&
+            ls__heartbeat_stopped(shm->base.heartbeat, ls__name_of(&shm->base, r), how, sizeof how))
+            return fail_rank(shm, operation, condition, r, how);
     }
     return LS_OK;
 }
@@ -111,15 +133,17 @@ static size_t describe_rank(const ls__shm *shm, int r, char *text, size_t bytes)
     const ls__shm_slot *slot = &shm->control->slot[r];
     uint32_t pid = atomic_load(&slot->pid);
     int kind = (int)atomic_load(&slot->doing), n;
+    char phase[100];
+    ls__heartbeat_phase(shm->base.heartbeat, ls__name_of(&shm->base, r), phase, sizeof phase);
     r = ls__name_of(&shm->base, r);
     if (!pid)
         n = snprintf(text, bytes, "rank %d (not started)", r);
     else if (kind)
-        n = snprintf(text, bytes, "rank %d (pid %u, in %s #%llu)", r, pid, ls__kind_name(kind),
-                     (unsigned long long)atomic_load(&slot->doing_sequence));
+        n = snprintf(text, bytes, "rank %d (pid %u, in %s #%llu%s)", r, pid, ls__kind_name(kind),
+                     (unsigned long long)atomic_load(&slot->doing_sequence), phase);
     else
-        n = snprintf(text, bytes, "rank %d (pid %u, in no operation%s)", r, pid,
-                     shm->root_slot ? " of this group" : "");
+        n = snprintf(text, bytes, "rank %d (pid %u, in no operation%s%s)", r, pid,
+                     shm->root_slot ? " of this group" : "", phase);
     return n < 0 ? 0 : (size_t)n < bytes ? (size_t)n : bytes - 1;
 }
 
@@ -127,7 +151,7 @@ static ls_status fail_timeout(const ls__shm *shm, const ls__operation *operation
                               const ls__shm_condition *condition) {
     char list[600] = "";
     size_t length = 0;
-    for (int r = 0; r < shm->base.size && length < sizeof list - 80; r++) {
+    for (int r = 0; r < shm->base.size && length < sizeof list - 180; r++) {
         if (r == shm->base.rank || !missing(shm, condition, r))
             continue;
         if (length > 0)
@@ -137,9 +161,9 @@ static ls_status fail_timeout(const ls__shm *shm, const ls__operation *operation
     double waited = (double)(ls__now_ns() - operation->times.begin_ns) * 1e-9;
     return ls__operation_fail(
         LS_ERR_TIMEOUT, operation, ls__own_name(&shm->base),
-        "after %.1f s still waiting for %s; raise LOCKSTEP_TIMEOUT if that is "
+        "after %.1f s on host %s still waiting for %s; raise LOCKSTEP_TIMEOUT if that is "
         "too short",
-        waited, list);
+        waited, ls__board_host(shm->base.board), list);
 }
 
 /* --- waiting -------------------------------------------------------------------------------------- */
@@ -175,14 +199,14 @@ static ls_status wait_asleep(ls__shm *shm, const ls__operation *operation,
             return LS_OK;
         uint64_t now = ls__now_ns();
         ls_status status = find_failure(shm, operation, condition, now >= look_at);
-        if (status == LS_OK && now >= operation->deadline)
+        uint64_t deadline = ls__operation_deadline(shm->base.heartbeat, operation);
+        if (status == LS_OK && now >= deadline)
             status = fail_timeout(shm, operation, condition);
         if (status != LS_OK)
             return reached(condition) ? LS_OK : status;
         if (now >= look_at)
             look_at = now + SLICE_NS;
-        ls__futex_wait(&condition->bell->bell, seen,
-                       look_at < operation->deadline ? look_at : operation->deadline);
+        ls__futex_wait(&condition->bell->bell, seen, look_at < deadline ? look_at : deadline);
     }
 }
 

@@ -128,7 +128,7 @@ static attempt try_address(dialled *d, const ls__tcp_address *address, int *fd) 
     }
     attempt result = handshake(d, *fd);
     if (result == ATTEMPT_DONE) {
-        ls__tcp_set_options(*fd, join->place->timeout_s);
+        ls__tcp_set_options(*fd);
     } else {
         ls__tcp_close_fd(*fd);
         *fd = -1;

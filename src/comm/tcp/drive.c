@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SETTLE_MS = 200 };
+enum { SETTLE_MS = 200, LOOK_MS = 250 };
 
 static bool is_waiting(const ls__tcp *tcp, const ls__tcp_peer *peer) {
     return peer->fd >= 0 &&
@@ -23,8 +23,18 @@ static void list_missing(const ls__tcp *tcp, char *text, size_t bytes) {
                                      ls__name_of(&tcp->mesh.base, rank));
 }
 
+void ls__tcp_list_missing(const ls__tcp *tcp, char *text, size_t bytes) {
+    size_t used = 0;
+    text[0] = '\0';
+    for (int rank = 0; rank < tcp->mesh.base.size && used + 30 < bytes; rank++)
+        if (tcp->peer[rank]->expect == LS__TCP_EXPECT_BEGIN)
+            used += (size_t)snprintf(text + used, bytes - used,
+                                     used ? ", %d" : "; not arrived: rank %d",
+                                     ls__name_of(&tcp->mesh.base, rank));
+}
+
 static ls_status timed_out(const ls__tcp *tcp, const ls__operation *operation) {
-    char ranks[160], details[512] = "";
+    char ranks[160], details[800] = "";
     size_t used = 0;
     int named = 0;
     list_missing(tcp, ranks, sizeof ranks);
@@ -32,17 +42,39 @@ static ls_status timed_out(const ls__tcp *tcp, const ls__operation *operation) {
         const ls__tcp_peer *peer = tcp->peer[rank];
         if (!is_waiting(tcp, peer))
             continue;
+        char phase[100];
+        ls__heartbeat_phase(tcp->mesh.base.heartbeat, ls__name_of(&tcp->mesh.base, rank), phase,
+                            sizeof phase);
         bool arrived = peer->expect != LS__TCP_EXPECT_BEGIN && !peer->awaits_want &&
                        peer->expect != LS__TCP_EXPECT_MESSAGE;
-        used += (size_t)snprintf(
-            details + used, sizeof details - used, "%srank %d (host %s, pid %lld) %s",
-            named++ ? ", " : "", ls__name_of(&tcp->mesh.base, rank), peer->host,
-            (long long)peer->pid, arrived ? "stopped in its middle" : "did not arrive at it");
+        used +=
+            (size_t)snprintf(details + used, sizeof details - used,
+                             "%srank %d (host %s, pid %lld%s) %s", named++ ? ", " : "",
+                             ls__name_of(&tcp->mesh.base, rank), peer->host, (long long)peer->pid,
+                             phase, arrived ? "stopped in its middle" : "did not arrive at it");
     }
     return ls__operation_fail(LS_ERR_TIMEOUT, operation, ls__own_name(&tcp->mesh.base),
                               "timed out after %.1f s waiting for rank%s %s: %s",
                               (double)(ls__now_ns() - tcp->started_ns) * 1e-9,
                               strchr(ranks, ',') ? "s" : "", ranks, details);
+}
+
+/* Those who are waited for and beat no more. */
+static ls_status look_at_heartbeats(ls__tcp *tcp, const ls__operation *operation) {
+    char how[300], list[200];
+    for (int rank = 0; rank < tcp->mesh.base.size; rank++) {
+        const ls__tcp_peer *peer = tcp->peer[rank];
+        if (!is_waiting(tcp, peer) ||
+            !ls__heartbeat_stopped(tcp->mesh.base.heartbeat, ls__name_of(&tcp->mesh.base, rank),
+                                   how, sizeof how))
+            continue;
+        ls__tcp_list_missing(tcp, list, sizeof list);
+        return ls__operation_fail(LS_ERR_PEER, operation, ls__own_name(&tcp->mesh.base),
+                                  "rank %d (host %s, pid %lld) %s%s",
+                                  ls__name_of(&tcp->mesh.base, rank), peer->host,
+                                  (long long)peer->pid, how, list);
+    }
+    return LS_OK;
 }
 
 static ls_status gave_up(ls__tcp *tcp, const ls__operation *operation) {
@@ -136,8 +168,11 @@ ls_status ls__tcp_drive(ls__tcp *tcp, ls__operation *operation) {
     LS_TRY(visit(tcp, operation, NULL));
     while (prepare(tcp) > 0) {
         tcp->has_waited = true;
-        int n =
-            poll(tcp->polls, (nfds_t)tcp->mesh.base.size + 1, ls__tcp_poll_ms(operation->deadline));
+        uint64_t deadline = ls__operation_deadline(tcp->mesh.base.heartbeat, operation);
+        int ms = ls__tcp_poll_ms(deadline);
+        if (tcp->mesh.base.heartbeat && ms > LOOK_MS)
+            ms = LOOK_MS;
+        int n = poll(tcp->polls, (nfds_t)tcp->mesh.base.size + 1, ms);
         if (n < 0 && errno != EINTR)
             return ls__fail_errno(LS_ERR_SYSTEM, errno, "rank %d: poll", tcp->mesh.base.rank);
         if (atomic_load(&tcp->aborted))
@@ -145,8 +180,10 @@ ls_status ls__tcp_drive(ls__tcp *tcp, ls__operation *operation) {
         if (n > 0)
             LS_TRY(visit(tcp, operation, tcp->polls));
         /* With data still coming the deadline holds as well. */
-        if (ls__now_ns() >= operation->deadline && prepare(tcp) > 0)
+        if (ls__now_ns() >= deadline && prepare(tcp) > 0)
             return timed_out(tcp, operation);
+        if (n == 0)
+            LS_TRY(look_at_heartbeats(tcp, operation));
     }
     return LS_OK;
 }

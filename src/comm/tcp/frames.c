@@ -38,12 +38,14 @@ static ls_status peer_error(const ls__tcp *tcp, const ls__operation *operation,
 
 static ls_status closed(const ls__tcp *tcp, const ls__operation *operation,
                         const ls__tcp_peer *peer, int error) {
-    char text[128], what[192];
+    char text[128], what[400], list[200];
+    ls__tcp_list_missing(tcp, list, sizeof list);
     if (error == ECONNRESET || error == EPIPE)
-        return peer_error(tcp, operation, peer, LS_ERR_PEER,
-                          "closed its connection without a word: it ended or was killed");
-    snprintf(what, sizeof what, "cannot be reached any more: %s",
-             strerror_r(error, text, sizeof text));
+        snprintf(what, sizeof what,
+                 "closed its connection without a word: it ended or was killed%s", list);
+    else
+        snprintf(what, sizeof what, "cannot be reached any more: %s%s",
+                 strerror_r(error, text, sizeof text), list);
     return peer_error(tcp, operation, peer, LS_ERR_PEER, what);
 }
 
@@ -256,6 +258,7 @@ static ls_status take_goodbye(ls__tcp *tcp, ls__operation *operation, ls__tcp_pe
         return peer_error(tcp, operation, peer, LS_ERR_PEER,
                           "has left the job before this operation");
     snprintf(what, sizeof what, "gave up: %s", reason + 1);
+    snprintf(tcp->heard, sizeof tcp->heard, "%s", reason + 1);
     return peer_error(tcp, operation, peer,
                       reason[0] == LS_ERR_MISMATCH ? LS_ERR_MISMATCH : LS_ERR_PEER, what);
 }

@@ -16,7 +16,8 @@ ls_status ls__tcp_seats(const ls__tcp_join *join, int *seats) {
     enum { FEWEST = 4, OTHERS = 8 };
     struct rlimit limit = {.rlim_cur = RLIM_INFINITY};
     (void)getrlimit(RLIMIT_NOFILE, &limit);
-    rlim_t wanted = (rlim_t)join->world + FEWEST + OTHERS;
+    rlim_t lines = !join->control ? 0 : join->rank == 0 ? (rlim_t)join->world : 1;
+    rlim_t wanted = (rlim_t)join->world + lines + FEWEST + OTHERS;
     if (limit.rlim_cur < wanted)
         return ls__fail(LS_ERR_SYSTEM,
                         "rank %d: tcp among %d ranks wants %llu open files, the limit is %llu "

@@ -25,7 +25,7 @@ static void admit(ls__tcp_join *join, ls__tcp_guest *guest) {
         return;
     }
     join->fd[theirs->rank] = guest->fd;
-    ls__tcp_set_options(guest->fd, join->place->timeout_s);
+    ls__tcp_set_options(guest->fd);
 }
 
 static ls_status accept_round(ls__tcp_join *join, ls__tcp_lobby *lobby, struct pollfd *polls) {

@@ -2,7 +2,7 @@
  * itself there and hands in its card (host, pid, own listener); rank 0 sends everybody the table of
  * all cards; ranks above 0 then connect among themselves (mesh.c), report, and are told to go.
  *
- *   rank r: handshake    rank 0: TABLE    rank r: DONE    rank 0: GO
+ *   rank r: handshake    rank 0: TABLE    rank r: DONE    rank 0: BEAT    rank r: control.c    rank 0: GO
  *
  * Instead of any of these a FAIL with the reason may travel; rank 0 passes it on to all. */
 #include "comm/tcp/tcp.h"
@@ -158,7 +158,7 @@ static ls_status admit(ls__tcp_join *join, ls__tcp_guest *guest) {
                                card->host, (long long)card->pid, join->world - 1));
     join->fd[rank] = guest->fd;
     join->table[rank] = *card;
-    ls__tcp_set_options(guest->fd, join->place->timeout_s);
+    ls__tcp_set_options(guest->fd);
     return LS_OK;
 }
 
@@ -259,6 +259,10 @@ static ls_status lead(ls__tcp_join *join) {
     for (int rank = 1; rank < join->world; rank++)
         LS_TRY_OUT(ls__tcp_note_send(join, rank, LS__TCP_TABLE, LS_OK, join->table, bytes));
     LS_TRY_OUT(await_reports(join, polls, done));
+    for (int rank = 1; rank < join->world && join->control; rank++)
+        LS_TRY_OUT(ls__tcp_note_send(join, rank, LS__TCP_BEAT, LS_OK, NULL, 0));
+    if (join->control)
+        LS_TRY_OUT(ls__tcp_control_collect(join));
     for (int rank = 1; rank < join->world; rank++)
         LS_TRY_OUT(ls__tcp_note_send(join, rank, LS__TCP_GO, LS_OK, NULL, 0));
 out:
@@ -293,6 +297,13 @@ static ls_status run_root(ls__tcp_join *join) {
 
 /* --- the others --- */
 
+static ls_status give_up(ls__tcp_join *join, ls_status status) {
+    char text[1024];
+    snprintf(text, sizeof text, "%s", ls_error_text());
+    (void)ls__tcp_note_send(join, 0, LS__TCP_FAIL, status, text, strlen(text));
+    return ls__fail(status, "%s", text);
+}
+
 static ls_status follow(ls__tcp_join *join) {
     LS_TRY(ls__tcp_dial(join, LS__TCP_RENDEZVOUS, 0, &join->fd[0]));
     const size_t bytes = (size_t)join->world * sizeof *join->table;
@@ -300,13 +311,15 @@ static ls_status follow(ls__tcp_join *join) {
     for (int rank = 0; rank < join->world; rank++)
         join->table[rank].host[LS__TCP_HOST_BYTES - 1] = '\0';
     ls_status status = ls__tcp_mesh(join);
-    if (status != LS_OK) {
-        char text[1024];
-        snprintf(text, sizeof text, "%s", ls_error_text());
-        (void)ls__tcp_note_send(join, 0, LS__TCP_FAIL, status, text, strlen(text));
-        return ls__fail(status, "%s", text);
-    }
+    if (status != LS_OK)
+        return give_up(join, status);
     LS_TRY(ls__tcp_note_send(join, 0, LS__TCP_DONE, LS_OK, NULL, 0));
+    if (join->control) {
+        LS_TRY(ls__tcp_note_recv(join, 0, LS__TCP_BEAT, NULL, 0));
+        status = ls__tcp_control_dial(join);
+    }
+    if (status != LS_OK)
+        return give_up(join, status);
     return ls__tcp_note_recv(join, 0, LS__TCP_GO, NULL, 0);
 }
 

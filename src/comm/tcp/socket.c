@@ -99,16 +99,15 @@ ls_status ls__tcp_listen(ls__tcp_address *address, int backlog, int *fd) {
     return LS_OK;
 }
 
-void ls__tcp_set_options(int fd, double timeout_s) {
+/* No TCP_USER_TIMEOUT: it would also end a connection whose peer computes for long and reads nothing. A host
+ * that vanishes with data under way is the heartbeat's. */
+void ls__tcp_set_options(int fd) {
     const int on = 1, idle_s = 10, interval_s = 5, probes = 3;
-    /* Not shorter than the timeout: a peer that computes for long and reads nothing is no error. */
-    const unsigned vanished_ms = timeout_s < 2e6 ? (unsigned)(timeout_s * 1000) : 2000000000u;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
-    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &vanished_ms, sizeof vanished_ms);
 }
 
 int ls__tcp_poll_ms(uint64_t deadline) {

@@ -68,7 +68,7 @@ static void reset_peers(ls__tcp *tcp) {
 static void give_up(ls__tcp *tcp, ls_status status, const char *text) {
     char reason[LS__TCP_REASON_BYTES];
     atomic_store(&tcp->aborted, true);
-    set_reason(tcp, text);
+    set_reason(tcp, tcp->heard[0] ? tcp->heard : text); /* the first cause is passed on as it is */
     snprintf(reason, sizeof reason, "%s", tcp->reason); /* never changes again */
     ls__tcp_settle(tcp);
     ls__tcp_goodbye(tcp, status, reason);
@@ -171,6 +171,8 @@ static void take_over(ls__tcp *tcp, ls__tcp_join *join) {
         peer->pid = join->table[rank].pid;
         memcpy(peer->host, join->table[rank].host, sizeof peer->host);
     }
+    tcp->mesh.base.board = join->place->board;
+    tcp->mesh.base.heartbeat = join->place->heartbeat;
 }
 
 static ls_status make(ls__tcp **made, int rank, int size) {
@@ -203,6 +205,7 @@ static ls_status make(ls__tcp **made, int rank, int size) {
 static void free_join(ls__tcp_join *join) {
     for (int rank = 0; join->fd && rank < join->world; rank++)
         ls__tcp_close_fd(join->fd[rank]);
+    ls__tcp_control_free(join->control);
     free(join->fd);
     free(join->table);
 }
@@ -238,6 +241,10 @@ ls_status ls__tcp_open_join(ls__transport **transport, ls__tcp_join *join) {
     tcp->place = *join->place;
     tcp->has_token = join->has_token;
     memcpy(tcp->key, join->key, sizeof tcp->key);
+    if (join->control && join->world > 1 && join->place->heartbeat) {
+        ls__tcp_control_start(join->control, join->place->heartbeat);
+        join->control = NULL;
+    }
     *transport = &tcp->mesh.base;
     tcp = NULL;
 out:
@@ -259,5 +266,6 @@ ls_status ls__tcp_open(ls__transport **transport, const ls__job_place *place, co
                          .listener = -1};
     *transport = NULL;
     LS_TRY(ls__tcp_key(join.has_token ? token : NULL, join.key));
+    LS_TRY(ls__tcp_control_create(&join.control, join.rank, join.world));
     return ls__tcp_open_join(transport, &join);
 }

@@ -6,6 +6,7 @@
  *   lobby.c       the accepting side of the handshake, many strangers at a time
  *   dial.c        the connecting side
  *   rendezvous.c  rank 0 collects everybody, the others find it; mesh.c connects all pairs
+ *   control.c     the heartbeat's connections
  *   stream.c      frames on one connection; frames.c what each means to the operation under way
  *   drive.c       moves all connections until an operation is done
  *   point.c       send, recv, sendrecv; the collectives are those of src/comm/mesh
@@ -16,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "comm/heartbeat.h"
 #include "comm/mesh/mesh.h"
 #include <poll.h>
 #include <pthread.h>
@@ -25,7 +27,7 @@
 #include <sys/socket.h>
 
 enum {
-    LS__TCP_VERSION = 1,
+    LS__TCP_VERSION = 2,
     LS__TCP_HOST_BYTES = 64,
     LS__TCP_BUFFER_BYTES = 8192,
     LS__TCP_FRAME_BYTES = 128 * 1024, /* payload of one DATA frame at most */
@@ -51,8 +53,8 @@ bool ls__tcp_address_is_loopback(const ls__tcp_address *address);
 ls_status ls__tcp_resolve(const char *name, int port, ls__tcp_address *addresses, size_t *count);
 /* Listens on exactly `address` (port 0: any free one; *address then holds it). */
 ls_status ls__tcp_listen(ls__tcp_address *address, int backlog, int *fd);
-/* Options of every connection: no delay, no block, and an end when the other host has vanished. */
-void ls__tcp_set_options(int fd, double timeout_s);
+/* Options of every connection: no delay, and an end when it is idle and the other host has vanished. */
+void ls__tcp_set_options(int fd);
 /* A connected socket, or -1 with *error the errno. */
 int ls__tcp_connect(const ls__tcp_address *address, uint64_t deadline, int *error);
 /* Milliseconds for poll(), rounded up. */
@@ -73,7 +75,7 @@ ls_status ls__tcp_own_address(const ls__job_place *place, int fd, ls__tcp_addres
 
 /* --- auth.c: the handshake's messages. Layouts stay the same in all versions. --- */
 
-enum { LS__TCP_RENDEZVOUS = 1, LS__TCP_MESH = 2 };
+enum { LS__TCP_RENDEZVOUS = 1, LS__TCP_MESH = 2, LS__TCP_CONTROL = 3 };
 
 typedef struct ls__tcp_hello { /* 64 bytes on the wire */
     char magic[8];
@@ -138,9 +140,10 @@ typedef struct ls__tcp_join {
     unsigned char key[LS__TCP_KEY_BYTES];
     uint64_t deadline, next_log;
     int rank, world;
-    int listener;        /* -1: none; rank 0's may be open already */
-    int *fd;             /* (world) connection to each rank, -1: none */
-    ls__tcp_card *table; /* (world) */
+    int listener;                    /* -1: none; rank 0's may be open already */
+    int *fd;                         /* (world) connection to each rank, -1: none */
+    struct ls__tcp_control *control; /* NULL: no heartbeat over these connections */
+    ls__tcp_card *table;             /* (world) */
 } ls__tcp_join;
 
 void ls__tcp_log(const ls__job_place *place, ls_log_level level, const char *format, ...)
@@ -188,7 +191,7 @@ bool ls__tcp_lobby_serve(ls__tcp_lobby *lobby, struct pollfd *polls, ls__tcp_gue
 ls_status ls__tcp_dial(ls__tcp_join *join, int role, int target, int *fd);
 
 /* Messages between rank 0 and the others while they join. */
-enum { LS__TCP_TABLE = 1, LS__TCP_DONE, LS__TCP_GO, LS__TCP_FAIL };
+enum { LS__TCP_TABLE = 1, LS__TCP_DONE, LS__TCP_GO, LS__TCP_FAIL, LS__TCP_BEAT };
 typedef struct ls__tcp_note {
     uint32_t kind, status, bytes, reserved;
 } ls__tcp_note;
@@ -201,6 +204,16 @@ ls_status ls__tcp_note_recv(ls__tcp_join *join, int rank, int kind, void *body, 
 ls_status ls__tcp_rendezvous(ls__tcp_join *join);
 /* Ranks above 0: the connections among themselves. */
 ls_status ls__tcp_mesh(ls__tcp_join *join);
+
+/* --- control.c: the heartbeat's connections --- */
+
+ls_status ls__tcp_control_create(struct ls__tcp_control **control, int rank, int size);
+/* Rank 0's side and the others' of making them. */
+ls_status ls__tcp_control_collect(ls__tcp_join *join);
+ls_status ls__tcp_control_dial(ls__tcp_join *join);
+/* The heartbeat takes it over. */
+void ls__tcp_control_start(struct ls__tcp_control *control, ls__heartbeat *heartbeat);
+void ls__tcp_control_free(struct ls__tcp_control *control);
 
 /* --- stream.c: frames on one connection --- */
 
@@ -302,6 +315,8 @@ typedef struct ls__tcp {
     _Atomic bool aborted;
     pthread_mutex_t reason_lock;
     char reason[LS__TCP_REASON_BYTES];
+    char heard
+        [LS__TCP_REASON_BYTES]; /* the reason of the peer that ended this operation; "": none */
     bool said_goodbye;
 
     /* what split.c joins by */
@@ -318,6 +333,8 @@ ls_status ls__tcp_split(ls__transport *transport, int color, int key, uint64_t d
 
 /* Moves everything the peers' states ask for; returns when nothing is wanted any more. */
 ls_status ls__tcp_drive(ls__tcp *tcp, ls__operation *operation);
+/* "; not arrived: ranks 1, 3" of the collective under way, or "" */
+void ls__tcp_list_missing(const ls__tcp *tcp, char *text, size_t bytes);
 /* frames.c: reads what `peer` has for this operation; stops when nothing more is wanted or there. */
 ls_status ls__tcp_read_peer(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer *peer);
 bool ls__tcp_wants(const ls__tcp *tcp, const ls__tcp_peer *peer);
