@@ -91,6 +91,28 @@ static void test_a_rank_in_another_operation(void **state) {
     ls__diagnosis_free(d);
 }
 
+/* Round a ring, each sends on and receives: rank 2 does not come, its neighbours wait for it. */
+static void test_sendrecv(void **state) {
+    (void)state;
+    start();
+    for (int r = 0; r < RANKS; r++) {
+        if (r == 2)
+            continue;
+        ls__flight_entry *e = add(r, LS__SENDRECV, 1, 15 * SECOND, 0);
+        e->root = (r + 1) % RANKS;
+        e->from = (r + RANKS - 1) % RANKS;
+        e->recv_sequence = 1;
+    }
+    ls__diagnosis *d = diagnose();
+    assert_int_equal(d->stall_count, 3);
+    has(d->stall[0].text,
+        "all had arrived at sendrecv #1 to rank 1 and #1 from rank 3 of group world");
+    has(d->stall[1].text, "rank 2 never came to the other end of sendrecv #1 to rank 2 and #1 from "
+                          "rank 0 of group world (26214400 F32); it was in no operation");
+    has(d->stall[2].text, "rank 2 never came to the other end of sendrecv #1 to rank 0");
+    ls__diagnosis_free(d);
+}
+
 static void test_ranks_in_no_operation(void **state) {
     (void)state;
     start();
@@ -281,6 +303,7 @@ static void test_values_are_bounded(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_rank_in_another_operation),
+        cmocka_unit_test(test_sendrecv),
         cmocka_unit_test(test_ranks_in_no_operation),
         cmocka_unit_test(test_all_had_arrived),
         cmocka_unit_test(test_the_first_error),

@@ -9,10 +9,10 @@
 #include <lockstep/lockstep.h>
 #include <stdio.h>
 
-/* What the command line says, with defaults filled in. Equal on all ranks. */
 /* How long the others wait for a rank that reads data, evaluates or saves, beyond the usual deadline. */
 #define LS__TRAIN_PATIENCE_S 600
 
+/* What the command line says, with defaults filled in. Equal on all ranks. */
 typedef struct ls__train_settings {
     const char *model, *data, *out, *trace;
     int64_t ranks; /* 0: not given */

@@ -4,8 +4,21 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The words of an entry. READY and OUTCOME count once END is set. */
-enum { NUMBER, GROUP, SEQUENCE, COUNT, QUEUED, BEGIN, READY, END, WHAT, OUTCOME };
+/* The words of an entry. READY and OUTCOME count once END is set, FROM and FROM_SEQUENCE for sendrecv. */
+enum {
+    NUMBER,
+    GROUP,
+    SEQUENCE,
+    COUNT,
+    QUEUED,
+    BEGIN,
+    READY,
+    END,
+    WHAT,
+    OUTCOME,
+    FROM,
+    FROM_SEQUENCE
+};
 
 /* --- writing -------------------------------------------------------------------------------------- */
 
@@ -33,6 +46,10 @@ uint64_t ls__flight_begin(ls__flight *flight, const ls__operation *operation) {
     put(&word[END], 0);
     put(&word[WHAT], (uint64_t)header->kind | (uint64_t)header->dtype << 16 |
                          (uint64_t)header->op << 24 | (uint64_t)(uint32_t)operation->root << 32);
+    if (header->kind == LS__SENDRECV) {
+        put(&word[FROM], (uint32_t)operation->from);
+        put(&word[FROM_SEQUENCE], operation->recv_sequence);
+    }
     atomic_store_explicit(&word[NUMBER], number, memory_order_release);
     return number;
 }
@@ -107,6 +124,10 @@ static void decode(const uint64_t *word, ls__flight_entry *entry) {
         .root = (int32_t)(word[WHAT] >> 32),
         .last_rank = -1,
     };
+    if (entry->kind == LS__SENDRECV) {
+        entry->from = (int32_t)word[FROM];
+        entry->recv_sequence = word[FROM_SEQUENCE];
+    }
     if (!entry->end_ns)
         return;
     entry->ready_ns = word[READY];

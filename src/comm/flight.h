@@ -28,9 +28,12 @@ typedef struct ls__flight_entry {
     int32_t root;   /* broadcast and the like: root; send, recv: the peer; ranks of the group */
     int32_t status; /* ls_status, once it ended */
     int32_t last_rank;
+    int32_t
+        from; /* sendrecv: whom it receives from, with its own number; root is whom it sends to */
+    uint64_t recv_sequence;
 } ls__flight_entry;
 
-enum { LS__FLIGHT_WORDS = 10 }; /* as the ring holds it */
+enum { LS__FLIGHT_WORDS = 12 }; /* as the ring holds it */
 
 typedef struct ls__flight_group {
     _Atomic uint64_t id; /* 0: none */

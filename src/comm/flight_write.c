@@ -43,6 +43,9 @@ static void put_operation(FILE *file, const ls__flight_entry *e) {
         fprintf(file, "\"%s\"", ls_status_name((ls_status)e->status));
     else
         fputs("null", file);
+    if (e->kind == LS__SENDRECV)
+        fprintf(file, ",\"from\":%" PRId32 ",\"recv_sequence\":%" PRIu64, e->from,
+                bounded(e->recv_sequence));
     fprintf(file, ",\"last_rank\":%" PRId32 "}", e->last_rank);
 }
 

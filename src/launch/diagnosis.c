@@ -47,7 +47,11 @@ static void say_ranks(words *w, const bool *set, int ranks) {
 }
 
 static bool is_point(const ls__flight_entry *e) {
-    return e->kind == LS__SEND || e->kind == LS__RECV;
+    return e->kind == LS__SEND || e->kind == LS__RECV || e->kind == LS__SENDRECV;
+}
+
+static bool has_reduction(const ls__flight_entry *e) {
+    return e->kind == LS__ALL_REDUCE || e->kind == LS__REDUCE_SCATTER || e->kind == LS__REDUCE;
 }
 
 static bool is_pending(const ls__flight_entry *e) {
@@ -58,7 +62,9 @@ static bool is_pending(const ls__flight_entry *e) {
 static void say_operation(words *w, const ls__flight_entry *e) {
     say(w, "%s #%" PRIu64, ls__kind_name((int)e->kind), e->sequence);
     if (is_point(e))
-        say(w, " %s rank %d", e->kind == LS__SEND ? "to" : "from", e->root);
+        say(w, " %s rank %d", e->kind == LS__RECV ? "from" : "to", e->root);
+    if (e->kind == LS__SENDRECV)
+        say(w, " and #%" PRIu64 " from rank %d", e->recv_sequence, e->from);
 }
 
 /* " of group world (26214400 f32, sum)" */
@@ -68,7 +74,7 @@ static void say_details(words *w, const char *group, const ls__flight_entry *e) 
         return;
     if (e->kind == LS__ALLOC || e->kind == LS__FREE)
         say(w, " (%" PRIu64 " bytes)", e->count);
-    else if (e->kind == LS__ALL_REDUCE || e->kind == LS__REDUCE_SCATTER)
+    else if (has_reduction(e))
         say(w, " (%" PRIu64 " %s, %s)", e->count, ls_dtype_name((ls_dtype)e->dtype),
             ls__op_name(e->op));
     else
@@ -138,26 +144,43 @@ static const char *group_name(const ls__diagnosis *d, uint64_t id, int *size) {
     return "?";
 }
 
-/* The last operation that `like` is one of the sequence of: a collective of the group, or a message between
- * the same two ranks as seen by the other. */
-static const ls__flight_entry *last_like(const ls__flight_record *record,
-                                         const ls__flight_entry *like, int from) {
+/* The last collective of the group that the rank began. */
+static const ls__flight_entry *last_collective(const ls__flight_record *record, uint64_t group) {
     const ls__flight_entry *last = NULL;
     for (int i = 0; i < record->entry_count; i++) {
         const ls__flight_entry *e = &record->entry[i];
-        bool same =
-            is_point(like) ? e->kind != like->kind && is_point(e) && e->root == from : !is_point(e);
-        if (e->group == like->group && same && (!last || e->sequence > last->sequence))
+        if (e->group == group && !is_point(e) && (!last || e->sequence > last->sequence))
             last = e;
     }
     return last;
 }
 
-static bool is_known(const ls__diagnosis *d, const ls__flight_entry *e, int peer) {
-    for (int i = 0; i < d->stall_count; i++) {
-        const ls__stall *s = &d->stall[i];
-        if (s->entry.group == e->group && s->entry.sequence == e->sequence &&
-            is_point(&s->entry) == is_point(e) && s->peer == peer)
+static bool sends_to(const ls__flight_entry *e, int peer, uint64_t *sequence) {
+    *sequence = e->sequence;
+    return (e->kind == LS__SEND || e->kind == LS__SENDRECV) && e->root == peer;
+}
+
+static bool receives_from(const ls__flight_entry *e, int peer, uint64_t *sequence) {
+    *sequence = e->kind == LS__SENDRECV ? e->recv_sequence : e->sequence;
+    return (e->kind == LS__RECV && e->root == peer) || (e->kind == LS__SENDRECV && e->from == peer);
+}
+
+/* Whether the rank came to its end of message `sequence`, the other end of which is `peer`'s. */
+static bool has_come(const ls__flight_record *record, uint64_t group, int peer, uint64_t sequence,
+                     bool (*half)(const ls__flight_entry *, int, uint64_t *)) {
+    uint64_t own;
+    for (int i = 0; i < record->entry_count; i++) {
+        if (record->entry[i].group == group && half(&record->entry[i], peer, &own) &&
+            own >= sequence)
+            return true;
+    }
+    return false;
+}
+
+static bool is_known(const ls__diagnosis *d, const ls__flight_entry *e) {
+    for (int i = 0; i < d->stall_count && !is_point(e); i++) {
+        const ls__flight_entry *known = &d->stall[i].entry;
+        if (known->group == e->group && known->sequence == e->sequence && !is_point(known))
             return true;
     }
     return false;
@@ -200,15 +223,29 @@ static void find_waiting(ls__diagnosis *d, ls__stall *s, int size) {
     for (int r = 0; r < d->ranks; r++) {
         const ls__flight_record *record = &d->record[r];
         bool member = group_index(record, e->group) >= 0 || (!record->pid && size == d->ranks);
-        const ls__flight_entry *last = last_like(record, e, 0);
+        const ls__flight_entry *last = last_collective(record, e->group);
         s->missing[r] = (member || last) && (!last || last->sequence < e->sequence);
         s->waiting[r] = last && last->sequence == e->sequence && is_pending(last);
     }
 }
 
+/* The other ends of a message that `rank` waits for. Only in a group of all are its ranks the world's. */
+static void find_ends(ls__diagnosis *d, ls__stall *s, int rank, int size) {
+    const ls__flight_entry *e = &s->entry;
+    s->waiting[rank] = true;
+    for (int peer = 0; peer < d->ranks && size == d->ranks; peer++) {
+        const ls__flight_record *record = &d->record[peer];
+        uint64_t sequence;
+        if (sends_to(e, peer, &sequence))
+            s->missing[peer] |= !has_come(record, e->group, rank, sequence, receives_from);
+        if (receives_from(e, peer, &sequence))
+            s->missing[peer] |= !has_come(record, e->group, rank, sequence, sends_to);
+    }
+}
+
 static ls_status add_stall(ls__diagnosis *d, const ls__flight_entry *e, int rank) {
     int peer = is_point(e) ? e->root : -1, size;
-    if (d->stall_count == LS__DIAGNOSIS_STALLS || is_known(d, e, peer))
+    if (d->stall_count == LS__DIAGNOSIS_STALLS || is_known(d, e))
         return LS_OK;
     ls__stall *s = &d->stall[d->stall_count];
     *s = (ls__stall){.entry = *e, .peer = peer};
@@ -218,15 +255,10 @@ static ls_status add_stall(ls__diagnosis *d, const ls__flight_entry *e, int rank
         return ls__fail(LS_ERR_MEMORY, "no memory for a report on %d ranks", d->ranks);
     s->waiting = s->missing + d->ranks;
     d->stall_count++;
-    if (peer < 0) {
+    if (peer < 0)
         find_waiting(d, s, size);
-    } else if (peer < d->ranks && size == d->ranks) {
-        const ls__flight_entry *last = last_like(&d->record[peer], e, rank);
-        s->missing[peer] = !last || last->sequence < e->sequence;
-        s->waiting[rank] = true;
-    } else { /* numbers of the group's ranks, which are not those of the world */
-        s->waiting[rank] = true;
-    }
+    else
+        find_ends(d, s, rank, size);
     say_stall(d, s);
     return LS_OK;
 }
@@ -234,7 +266,7 @@ static ls_status add_stall(ls__diagnosis *d, const ls__flight_entry *e, int rank
 /* Only the last collective that a group is in can be waited for. */
 static bool is_front(const ls__diagnosis *d, const ls__flight_entry *e) {
     for (int r = 0; r < d->ranks && !is_point(e); r++) {
-        const ls__flight_entry *last = last_like(&d->record[r], e, 0);
+        const ls__flight_entry *last = last_collective(&d->record[r], e->group);
         if (last && last->sequence > e->sequence && is_pending(last))
             return false;
     }

@@ -101,6 +101,10 @@ static void read_operation(reader *r, const json_t *object, ls__flight_entry *e)
     e->ready_ns = count(r, object, "ready_ns");
     e->end_ns = count(r, object, "end_ns");
     e->last_rank = (int32_t)number(r, object, "last_rank", INT32_MIN, INT32_MAX);
+    if (e->kind == LS__SENDRECV) {
+        e->from = (int32_t)number(r, object, "from", INT32_MIN, INT32_MAX);
+        e->recv_sequence = count(r, object, "recv_sequence");
+    }
     if (e->end_ns)
         e->status = (int32_t)named(r, object, "status", NAMES, status_of);
 }
