@@ -25,6 +25,7 @@ struct ls__heartbeat {
     uint64_t own_since_ns;
     ls__pulse *pulse; /* (ranks) */
     uint64_t *beats;  /* (ranks) on the board, when last looked at */
+    ls__failure failure;
     bool linked;
     ls__heartbeat_link link;
     /* the thread's own */
@@ -109,7 +110,7 @@ static void *beat_on(void *argument) {
         int count = 1;
         h->polls[0] = (struct pollfd){.fd = h->wake_fd, .events = POLLIN};
         if (h->linked) {
-            h->link.serve(h->link.context, &h->own, h->pulse, due, passed);
+            h->link.serve(h->link.context, &h->own, h->pulse, &h->failure, due, passed);
             count += h->link.watch(h->link.context, h->polls + 1, h->most_polls - 1);
         }
         pthread_mutex_unlock(&h->lock);
@@ -151,6 +152,7 @@ ls_status ls__heartbeat_start(ls__heartbeat **heartbeat, ls__board *board, doubl
         return ls__fail(LS_ERR_MEMORY, "no memory for a job");
     h->board = board;
     h->limit_s = limit_s;
+    h->failure.rank = -1;
     h->period_ns = (uint64_t)(fmin(PERIOD_S, limit_s / 4) * 1e9);
     h->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     h->pulse = calloc(ranks, sizeof *h->pulse);
@@ -245,6 +247,30 @@ void ls__heartbeat_phase(ls__heartbeat *h, int rank, char *text, size_t bytes) {
     text[0] = '\0';
     if (pulse.phase[0])
         snprintf(text, bytes, ", in phase '%s'", pulse.phase);
+}
+
+/* At once and here: the process may end before the thread's turn. */
+void ls__heartbeat_fail(ls__heartbeat *h, uint64_t group, ls_status status, const char *text) {
+    if (!h)
+        return;
+    pthread_mutex_lock(&h->lock);
+    if (h->failure.rank < 0) {
+        h->failure =
+            (ls__failure){.rank = h->board->rank, .status = (uint32_t)status, .group = group};
+        ls__flight_copy_text(h->failure.text, sizeof h->failure.text, text, sizeof h->failure.text);
+        if (h->linked)
+            h->link.serve(h->link.context, &h->own, h->pulse, &h->failure, false, 0);
+    }
+    pthread_mutex_unlock(&h->lock);
+}
+
+bool ls__heartbeat_failure(ls__heartbeat *h, uint64_t group, ls__failure *failure) {
+    if (!h)
+        return false;
+    pthread_mutex_lock(&h->lock);
+    *failure = h->failure;
+    pthread_mutex_unlock(&h->lock);
+    return failure->rank >= 0 && failure->rank != h->board->rank && failure->group == group;
 }
 
 uint64_t ls__heartbeat_paused_ns(const ls__heartbeat *h) {

@@ -23,15 +23,24 @@ typedef struct ls__pulse {
     uint64_t phase_extra_ns;           /* for how long deadlines stand still */
 } ls__pulse;
 
-/* How beats travel where there is no board: called by the heartbeat's thread only. */
+/* The first failure that a rank of the job has told of. */
+typedef struct ls__failure {
+    int rank; /* of the world; -1: none */
+    uint32_t status;
+    uint64_t group;
+    char text[512];
+} ls__failure;
+
+/* How beats travel where there is no board: called by one thread at a time. */
 typedef struct ls__heartbeat_link {
     void *context;
     /* Descriptors to wait for, at most `most`: how many. */
     int (*watch)(void *context, struct pollfd *polls, int most);
     /* Takes in what has come: pulse[r] of the other ranks, whose silence and phases it also ages by
-     * `passed` ns. `beat`: it is time to send `own`. */
-    void (*serve)(void *context, const ls__pulse *own, ls__pulse *pulse, bool beat,
-                  uint64_t passed);
+     * `passed` ns, and *failure where there is none yet. Tells of *failure, once; `beat`: it is time to
+     * send `own`. */
+    void (*serve)(void *context, const ls__pulse *own, ls__pulse *pulse, ls__failure *failure,
+                  bool beat, uint64_t passed);
     void (*free)(void *context); /* when the heartbeat ends: it may outlive the transport */
 } ls__heartbeat_link;
 
@@ -50,6 +59,11 @@ void ls__heartbeat_set_phase(ls__heartbeat *heartbeat, const char *phase, double
 bool ls__heartbeat_stopped(ls__heartbeat *heartbeat, int rank, char *text, size_t bytes);
 /* ", in phase 'evaluation'" or "" */
 void ls__heartbeat_phase(ls__heartbeat *heartbeat, int rank, char *text, size_t bytes);
+/* This rank gave up an operation of `group`: those who wait in it are told, past any data that is under way. */
+void ls__heartbeat_fail(ls__heartbeat *heartbeat, uint64_t group, ls_status status,
+                        const char *text);
+/* Whether another rank gave up an operation of `group`. */
+bool ls__heartbeat_failure(ls__heartbeat *heartbeat, uint64_t group, ls__failure *failure);
 /* The time so far during which deadlines stood still, because some rank was in a phase that allows it. */
 uint64_t ls__heartbeat_paused_ns(const ls__heartbeat *heartbeat);
 

@@ -41,6 +41,8 @@ static void run_operation(ls_group *group, ls_work *work) {
     snprintf(work->text, sizeof work->text, "%s", ls_error_text());
     if (work->status != LS_ERR_ARGUMENT)
         ls__board_fail(group->board, work->text);
+    if (work->status != LS_ERR_ARGUMENT)
+        ls__heartbeat_fail(transport->heartbeat, operation->header.group, work->status, work->text);
     /* Peers are in the middle of something with this rank: tell them, so they need not time out. */
     if (work->status != LS_ERR_ARGUMENT)
         transport->table->abort(transport, work->status, work->text);

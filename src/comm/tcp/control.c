@@ -3,6 +3,9 @@
  * behind it what there is to tell of the others: who is silent, in a phase, or has left. One message is
  * 104 bytes; in a job where all is well a rank gets one, and rank 0 p - 1, a beat.
  *
+ * Who gives up an operation says so here, too, at once: behind the data of a large operation its goodbye may be
+ * stuck.
+ *
  * Nothing here waits. A message that does not fit into the socket's buffer is finished later, and those that
  * would come behind it are dropped: the next beat tells the same. */
 #include "comm/tcp/tcp.h"
@@ -15,16 +18,35 @@ enum { MAGIC = 0x4c534254 /* "LSBT" */, ROUND_MS = 250 };
 static const uint64_t TOLD_NS = UINT64_C(1000000000); /* a silence worth telling */
 static const uint64_t MOST_NS = UINT64_MAX / 8;       /* bounds what a message says */
 
-typedef struct message {
-    uint32_t magic, rank, seen, reserved;
+enum { BEAT = 1, FAILURE };
+
+typedef struct head {
+    uint32_t magic, kind, rank, flag; /* BEAT: seen; FAILURE: its status */
+} head;
+
+typedef struct beat {
+    head head;
     uint64_t silent_ns, phase_age_ns, phase_extra_ns;
     char phase[LS__FLIGHT_NAME_BYTES];
+} beat;
+
+typedef struct failure {
+    head head;
+    uint64_t group;
+    char text[sizeof((ls__failure *)0)->text];
+} failure;
+
+typedef union message {
+    head head;
+    beat beat;
+    failure failure;
 } message;
 
 typedef struct line {
-    int fd; /* -1: none, or it is over */
+    int fd;           /* -1: none, or it is over */
+    bool has_failure; /* it has been told of the job's first failure */
     size_t in_bytes, out_at, out_bytes;
-    unsigned char in[sizeof(message)], out[sizeof(message)];
+    message in, out;
 } line;
 
 struct ls__tcp_control {
@@ -42,8 +64,8 @@ static void end_line(line *l) {
 
 static void flush(line *l) {
     while (l->fd >= 0 && l->out_at < l->out_bytes) {
-        ssize_t n =
-            send(l->fd, l->out + l->out_at, l->out_bytes - l->out_at, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t n = send(l->fd, (const char *)&l->out + l->out_at, l->out_bytes - l->out_at,
+                         MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n > 0)
             l->out_at += (size_t)n;
         else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
@@ -54,19 +76,34 @@ static void flush(line *l) {
     l->out_at = l->out_bytes = 0;
 }
 
-static void tell(line *l, int rank, const ls__pulse *pulse) {
+/* True when the line takes another message. */
+static bool has_room(line *l) {
     flush(l);
-    if (l->fd < 0 || l->out_bytes > 0)
+    return l->fd >= 0 && l->out_bytes == 0;
+}
+
+static void tell(line *l, int rank, const ls__pulse *pulse) {
+    if (!has_room(l))
         return;
-    message m = {.magic = MAGIC,
-                 .rank = (uint32_t)rank,
-                 .seen = pulse->seen,
-                 .silent_ns = pulse->silent_ns,
-                 .phase_age_ns = pulse->phase_age_ns,
-                 .phase_extra_ns = pulse->phase_extra_ns};
-    memcpy(m.phase, pulse->phase, sizeof m.phase);
-    memcpy(l->out, &m, sizeof m);
-    l->out_bytes = sizeof m;
+    l->out.beat =
+        (beat){.head = {.magic = MAGIC, .kind = BEAT, .rank = (uint32_t)rank, .flag = pulse->seen},
+               .silent_ns = pulse->silent_ns,
+               .phase_age_ns = pulse->phase_age_ns,
+               .phase_extra_ns = pulse->phase_extra_ns};
+    memcpy(l->out.beat.phase, pulse->phase, sizeof l->out.beat.phase);
+    l->out_bytes = sizeof l->out.beat;
+    flush(l);
+}
+
+static void tell_failure(line *l, const ls__failure *f) {
+    if (l->has_failure || f->rank < 0 || !has_room(l))
+        return;
+    l->out.failure = (failure){
+        .head = {.magic = MAGIC, .kind = FAILURE, .rank = (uint32_t)f->rank, .flag = f->status},
+        .group = f->group};
+    memcpy(l->out.failure.text, f->text, sizeof l->out.failure.text);
+    l->out_bytes = sizeof l->out.failure;
+    l->has_failure = true;
     flush(l);
 }
 
@@ -80,48 +117,77 @@ static uint64_t at_most(uint64_t value) {
     return value < MOST_NS ? value : MOST_NS;
 }
 
+static bool is_valid(const struct ls__tcp_control *c, const head *h) {
+    return h->magic == MAGIC && (h->kind == BEAT || h->kind == FAILURE) &&
+           h->rank < (uint32_t)c->size;
+}
+
 /* Rank 0 hears every rank of itself only; the others hear rank 0 of all. */
-static bool take(const struct ls__tcp_control *c, int from, const message *m, ls__pulse *pulse) {
-    if (m->magic != MAGIC || m->rank >= (uint32_t)c->size || (int)m->rank == c->rank ||
-        (from != 0 && (int)m->rank != from))
+static bool take_beat(const struct ls__tcp_control *c, int from, const beat *m, ls__pulse *pulse) {
+    const int rank = (int)m->head.rank;
+    if (rank == c->rank || (from != 0 && rank != from))
         return false;
-    for (int r = 1; from == 0 && m->rank == 0 && r < c->size; r++)
+    for (int r = 1; from == 0 && rank == 0 && r < c->size; r++)
         pulse[r] = (ls__pulse){.seen = true}; /* unless what follows says otherwise */
-    ls__pulse *p = &pulse[m->rank];
-    *p = (ls__pulse){.seen = m->seen != 0,
-                     .silent_ns = (int)m->rank == from ? 0 : at_most(m->silent_ns),
+    ls__pulse *p = &pulse[rank];
+    *p = (ls__pulse){.seen = m->head.flag != 0,
+                     .silent_ns = rank == from ? 0 : at_most(m->silent_ns),
                      .phase_age_ns = at_most(m->phase_age_ns),
                      .phase_extra_ns = at_most(m->phase_extra_ns)};
     ls__flight_copy_text(p->phase, sizeof p->phase, m->phase, sizeof m->phase);
     return true;
 }
 
-/* The line is over: the rank left or died, which the data's connections tell. Without rank 0 nothing is known
- * of anybody. */
+static void take_failure(line *l, const failure *m, ls__failure *f) {
+    l->has_failure = true; /* it knows */
+    if (f->rank >= 0)
+        return;
+    *f = (ls__failure){.rank = (int)m->head.rank, .status = m->head.flag, .group = m->group};
+    ls__flight_copy_text(f->text, sizeof f->text, m->text, sizeof m->text);
+}
+
+/* The line is over: the rank left or died, which the data's connections tell. Without rank 0 nothing new is
+ * heard of anybody: who was silent by then stays so, the others are not blamed. */
 static void lose(const struct ls__tcp_control *c, int from, ls__pulse *pulse) {
     for (int r = 0; r < c->size; r++) {
-        if (r == from || from == 0)
+        if (r == from || (from == 0 && pulse[r].silent_ns < TOLD_NS))
             pulse[r] = (ls__pulse){.seen = false};
     }
 }
 
-static void receive(struct ls__tcp_control *c, int from, ls__pulse *pulse) {
+/* 1 a message is complete, 0 not yet, -1 the line is over or garbled */
+static int fill(const struct ls__tcp_control *c, line *l) {
+    for (;;) {
+        size_t want = sizeof l->in.head;
+        if (l->in_bytes >= want) {
+            if (!is_valid(c, &l->in.head))
+                return -1;
+            want = l->in.head.kind == BEAT ? sizeof l->in.beat : sizeof l->in.failure;
+        }
+        if (l->in_bytes == want)
+            return 1;
+        ssize_t n = recv(l->fd, (char *)&l->in + l->in_bytes, want - l->in_bytes, MSG_DONTWAIT);
+        if (n > 0)
+            l->in_bytes += (size_t)n;
+        else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            return 0;
+        else if (n == 0 || errno != EINTR)
+            return -1;
+    }
+}
+
+static void receive(struct ls__tcp_control *c, int from, ls__pulse *pulse, ls__failure *f) {
     line *l = &c->line[from];
     while (l->fd >= 0) {
-        ssize_t n = recv(l->fd, l->in + l->in_bytes, sizeof l->in - l->in_bytes, MSG_DONTWAIT);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+        int got = fill(c, l);
+        if (got == 0)
             return;
-        message m;
-        bool good = n > 0;
-        l->in_bytes += good ? (size_t)n : 0;
-        if (good && l->in_bytes == sizeof m) {
-            memcpy(&m, l->in, sizeof m);
-            l->in_bytes = 0;
-            good = take(c, from, &m, pulse);
-        }
-        if (!good) {
+        if (got > 0 && l->in.head.kind == FAILURE)
+            take_failure(l, &l->in.failure, f);
+        else if (got > 0 && !take_beat(c, from, &l->in.beat, pulse))
+            got = -1;
+        l->in_bytes = 0;
+        if (got < 0) {
             end_line(l);
             lose(c, from, pulse);
         }
@@ -161,14 +227,15 @@ static void send_all(struct ls__tcp_control *c, const ls__pulse *own, const ls__
 
 /* What rank 0 does not repeat ages by itself; silence is counted by those who listen themselves. */
 static void age(const struct ls__tcp_control *c, ls__pulse *pulse, uint64_t passed) {
+    const bool listens = c->rank == 0 || c->line[0].fd < 0;
     for (int r = 0; r < c->size; r++) {
         pulse[r].phase_age_ns += passed;
-        if (pulse[r].seen && (c->rank == 0 || r == 0))
+        if (pulse[r].seen && (listens || r == 0))
             pulse[r].silent_ns += passed;
     }
 }
 
-static void serve(void *context, const ls__pulse *own, ls__pulse *pulse, bool beat,
+static void serve(void *context, const ls__pulse *own, ls__pulse *pulse, ls__failure *f, bool due,
                   uint64_t passed) {
     struct ls__tcp_control *c = context;
     for (int r = 0; !c->greeted && r < lines_of(c); r++)
@@ -176,8 +243,10 @@ static void serve(void *context, const ls__pulse *own, ls__pulse *pulse, bool be
     c->greeted = true;
     age(c, pulse, passed);
     for (int r = 0; r < lines_of(c); r++)
-        receive(c, r, pulse);
-    if (beat)
+        receive(c, r, pulse, f);
+    for (int r = 0; r < lines_of(c); r++)
+        tell_failure(&c->line[r], f);
+    if (due)
         send_all(c, own, pulse);
 }
 
