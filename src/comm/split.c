@@ -81,6 +81,8 @@ static ls_status make_group(ls_group *parent, const ls__split *split, uint64_t n
     }
     name_ranks(parent, split, names);
     split->part->names = names;
+    split->part->board = parent->transport->board;
+    split->part->heartbeat = parent->transport->heartbeat;
     ls_status status = ls__group_create(&g, split->part, parent->timeout_s, parent->board);
     if (status != LS_OK) {
         free(names);

@@ -197,7 +197,10 @@ static ls_status join_segment(opening *o, int fd) {
     ls__job_place here = *o->place;
     here.rank = o->map.index;
     here.world_size = o->map.local;
-    return ls__shm_open(&o->local, &here, fd);
+    here.heartbeat = NULL; /* it knows ranks by their names, which follow */
+    LS_TRY(ls__shm_open(&o->local, &here, fd));
+    o->local->heartbeat = o->place->heartbeat;
+    return LS_OK;
 }
 
 /* *wanted: all machines share memory and the job gains from it. A machine that cannot share memory, though

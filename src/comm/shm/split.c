@@ -126,6 +126,7 @@ static ls_status join(const ls__shm *shm, const plan *p, int fd, uint64_t deadli
     const uint64_t now = ls__now_ns();
     place.rank = p->rank;
     place.world_size = p->count;
+    place.heartbeat = NULL; /* it knows ranks by their names, which the part gets later */
     place.timeout_s = deadline > now ? (double)(deadline - now) * 1e-9 : 0;
     if (!p->shares)
         return ls__self_open(part, &place);
