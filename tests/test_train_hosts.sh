@@ -62,8 +62,9 @@ wait || true
 grep -qi 'LOCKSTEP_TOKEN\|token\|secret' "$work/rank3.log" || { fail "wrong secret not told"; cat "$work/rank3.log"; }
 grep -q 'rank 3\|3' "$work/rank0.log" || { fail "missing rank not told"; cat "$work/rank0.log"; }
 
-# a host that vanishes without a word: the others end within the timeout and name its ranks
-timeout=5
+# a host that vanishes without a word: its beats stop, the others end long before the deadline and name its ranks
+timeout=60
+export LOCKSTEP_HEARTBEAT=3
 for rank in 0 1; do on_host $a $rank secret --steps 1000000; done
 for rank in 2 3; do on_host $b $rank secret --steps 1000000; done
 for ((i = 0; i < 100; i++)); do grep -q 'step' "$work/rank0.log" && break; sleep 0.2; done
@@ -75,5 +76,7 @@ for ((i = 0; i < 150; i++)); do
 done
 [ -z "$(ip netns pids $a)" ] || fail "ranks still wait for a host that is gone"
 echo "host gone: others ended after $(($(date +%s) - begin)) s"
-grep -q 'rank [23]' "$work/rank0.log" || { fail "host gone: no rank named"; cat "$work/rank0.log"; }
+cat "$work"/rank[01].log | grep -q 'rank [23] (.* has stopped: no heartbeat for [0-9.]* s' ||
+  { fail "host gone: no rank named"; cat "$work"/rank[01].log; }
+for rank in 0 1; do grep -q 'rank [23]' "$work/rank$rank.log" || { fail "host gone: rank $rank"; cat "$work/rank$rank.log"; }; done
 finish
