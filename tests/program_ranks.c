@@ -5,6 +5,7 @@
  *   bits      prints the hash of sums that depend on their order, and the transport
  *   point     send and recv among all pairs, small and large
  *   mismatch  the last rank calls another operation: all ranks must hear of it
+ *   split     groups by parity, by halves, and of those again; operations of several at a time
  *   leave     the last rank leaves, the others go on: LS_ERR_PEER
  *   loop      all_reduce until something happens; prints the error and how long after --mark it came
  *
@@ -235,6 +236,46 @@ static void leave(fixture *f, ls_job *job) {
     printf("rank %d: %s\n", f->rank, ls_error_text());
 }
 
+/* Started sums in two groups at a time, over memory of both kinds. */
+static void check_part(ls_group *part, ls_group *other, int rank, double sum, double other_sum) {
+    enum { COUNT = 50000 };
+    double *mine = calloc(COUNT, sizeof *mine), *mapped;
+    ls_work *work[2];
+    CHECK(mine != NULL);
+    CHECK_OK(ls_group_alloc(other, COUNT * sizeof *mapped, (void **)&mapped));
+    for (int i = 0; i < COUNT; i++)
+        mine[i] = mapped[i] = rank;
+    CHECK_OK(ls_all_reduce_start(other, mapped, mapped, COUNT, LS_F64, LS_SUM, &work[0]));
+    CHECK_OK(ls_all_reduce_start(part, mine, mine, COUNT, LS_F64, LS_SUM, &work[1]));
+    CHECK_OK(ls_work_wait(work[1], NULL));
+    CHECK_OK(ls_work_wait(work[0], NULL));
+    CHECK(mine[0] == sum && mine[COUNT - 1] == sum);
+    CHECK(mapped[0] == other_sum && mapped[COUNT - 1] == other_sum);
+    free(mine);
+}
+
+static void split(fixture *f) {
+    ls_group *parity, *half, *one;
+    const int size = f->size, middle = (size + 1) / 2;
+    double sums[2] = {0, 0}, halves[2] = {0, 0};
+    for (int rank = 0; rank < size; rank++) {
+        sums[rank % 2] += rank;
+        halves[rank >= middle] += rank;
+    }
+    for (int round = 0; round < 3; round++) {
+        CHECK_OK(ls_group_split(f->world, f->rank % 2, f->rank, &parity));
+        CHECK_OK(ls_group_split(f->world, f->rank >= middle, -f->rank, &half));
+        check_part(parity, half, f->rank, sums[f->rank % 2], halves[f->rank >= middle]);
+        CHECK_OK(ls_group_split(half, ls_group_rank(half), 0, &one));
+        check_part(one, f->world, f->rank, f->rank, sums[0] + sums[1]);
+        CHECK_OK(ls_barrier(half));
+        ls_group_destroy(half);
+        if (round > 0)
+            ls_group_destroy(parity); /* one is left to ls_job_finish */
+        ls_group_destroy(one);
+    }
+}
+
 static int loop(fixture *f, const char *mark) {
     float *value = (float *)(void *)f->send;
     ls_status status = LS_OK;
@@ -281,6 +322,8 @@ int main(int count, char **words) {
         point(&f);
     else if (strcmp(what, "mismatch") == 0)
         mismatch(&f);
+    else if (strcmp(what, "split") == 0)
+        split(&f);
     else if (strcmp(what, "leave") == 0)
         leave(&f, job);
     else

@@ -15,7 +15,7 @@
 
 /* Sums of rank numbers of the world over a part whose members are `first`, `first + step`, ... */
 static void check_sum(ls_group *part, int world_rank, int expected, size_t count) {
-    int *values = malloc(count * sizeof *values);
+    int *values = calloc(count, sizeof *values);
     CHECK(values);
     for (size_t i = 0; i < count; i++)
         values[i] = world_rank + (int)(i % 7);

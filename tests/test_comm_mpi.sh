@@ -61,6 +61,7 @@ for mpi in openmpi mpich; do
     mpirun_of $mpi $n "$ranks" grid >"$work/log" 2>&1 || { fail "$mpi: grid of $n"; cat "$work/log"; }
   done
   mpirun_of $mpi 3 "$ranks" point >"$work/log" 2>&1 || { fail "$mpi: point"; cat "$work/log"; }
+  mpirun_of $mpi 4 "$ranks" split >"$work/log" 2>&1 || { fail "$mpi: split"; cat "$work/log"; }
   same_bits $mpi 3 mpi
   mpirun_of $mpi 3 "$ranks" mismatch >"$work/log" 2>&1 || { fail "$mpi: mismatch"; cat "$work/log"; }
   [ "$(grep -c 'rank 2' "$work/log")" -ge 3 ] || { fail "$mpi: mismatch does not name rank 2"; cat "$work/log"; }

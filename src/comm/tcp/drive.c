@@ -113,10 +113,23 @@ static void serve(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer *peer, sh
         judge(v, ls__tcp_read_peer(tcp, operation, peer));
     else if ((events & (POLLRDHUP | POLLHUP | POLLERR)) && ls__tcp_has_out(peer))
         judge(v, ls__tcp_last_words(tcp, operation, peer));
-    else if (events != 0 && !ls__tcp_has_out(peer))
-        judge(v, ls__tcp_watch(tcp, operation, peer));
     if (ls__tcp_has_out(peer) && v->status == LS_OK && ls__tcp_flush(peer) < 0)
         judge(v, ls__tcp_last_words(tcp, operation, peer));
+}
+
+/* Has one of those who have done their part given up? Only while others are waited for: who fails in a later
+ * operation does not hinder this one, and its words are kept for the next. */
+static void watch_idle(ls__tcp *tcp, ls__operation *operation, const struct pollfd *polls,
+                       verdict *v) {
+    bool waiting = false;
+    for (int rank = 0; rank < tcp->mesh.base.size; rank++)
+        waiting = waiting || is_waiting(tcp, tcp->peer[rank]);
+    for (int rank = 0; rank < tcp->mesh.base.size && waiting; rank++) {
+        ls__tcp_peer *peer = tcp->peer[rank];
+        if (peer->fd >= 0 && polls[rank].revents != 0 && !ls__tcp_wants(tcp, peer) &&
+            !ls__tcp_has_out(peer))
+            judge(v, ls__tcp_watch(tcp, operation, peer));
+    }
 }
 
 /* One visit to every peer that is ready, or to all (polls NULL). */
@@ -133,6 +146,8 @@ static ls_status visit_once(ls__tcp *tcp, ls__operation *operation, const struct
         if (peer->fd >= 0 && (!polls || polls[rank].revents != 0))
             serve(tcp, operation, peer, polls ? polls[rank].revents : 0, &v);
     }
+    if (polls && v.status == LS_OK)
+        watch_idle(tcp, operation, polls, &v);
     for (int rank = 0; rank < tcp->mesh.base.size && v.status != LS_OK; rank++) {
         ls__tcp_peer *peer = tcp->peer[rank];
         if (peer->fd >= 0 && ls__tcp_wants(tcp, peer))
