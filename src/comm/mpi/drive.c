@@ -79,6 +79,7 @@ ls_status ls__mpi_drive(ls__mpi *mpi, ls__operation *operation) {
         if (left == 0)
             return LS_OK;
         LS_TRY(ls__mpi_listen(mpi, operation));
+        LS_TRY(ls__mpi_tell(mpi, operation));
         if (atomic_load(&mpi->aborted))
             return gave_up(mpi, operation);
         const uint64_t now = ls__now_ns();

@@ -7,19 +7,31 @@
 #include <string.h>
 #include <time.h>
 
+static const uint64_t PATIENCE_NS = 20 * UINT64_C(1000000);
+
+/* The first one who gives up is the one to be told of. */
 static ls_status take_goodbye(ls__mpi *mpi, const ls__operation *operation, int from) {
     ls__mpi_peer *peer = ls__mpi_peer_of(mpi, from);
-    const ls_status status = (ls_status)mpi->heard.status;
-    char what[LS__MPI_REASON_BYTES + 16];
     mpi->heard.reason[sizeof mpi->heard.reason - 1] = '\0';
-    snprintf(what, sizeof what, "gave up: %s", mpi->heard.reason);
     peer->left_ns = ls__now_ns();
-    LS_TRY(ls__mpi_recv_start(mpi, operation, &mpi->hearing, -1, LS__MPI_GOODBYE, &mpi->heard,
-                              sizeof mpi->heard));
-    if (status == LS_OK)
+    if (mpi->heard.status != LS_OK && !mpi->told_by) {
+        mpi->told_by = peer;
+        mpi->told = mpi->heard;
+    }
+    return ls__mpi_recv_start(mpi, operation, &mpi->hearing, -1, LS__MPI_GOODBYE, &mpi->heard,
+                              sizeof mpi->heard);
+}
+
+/* Who gives up in a later operation has done its part in this one, and nothing orders its words with what
+ * the others have sent before: a moment's patience for that. */
+ls_status ls__mpi_tell(const ls__mpi *mpi, const ls__operation *operation) {
+    char what[LS__MPI_REASON_BYTES + 16];
+    if (!mpi->told_by || ls__now_ns() - mpi->told_by->left_ns < PATIENCE_NS)
         return LS_OK;
-    return ls__mpi_peer_error(mpi, operation, peer,
-                              status == LS_ERR_MISMATCH ? LS_ERR_MISMATCH : LS_ERR_PEER, what);
+    snprintf(what, sizeof what, "gave up: %s", mpi->told.reason);
+    return ls__mpi_peer_error(mpi, operation, mpi->told_by,
+                              mpi->told.status == LS_ERR_MISMATCH ? LS_ERR_MISMATCH : LS_ERR_PEER,
+                              what);
 }
 
 ls_status ls__mpi_listen(ls__mpi *mpi, const ls__operation *operation) {

@@ -67,6 +67,7 @@ static ls_status dispatch(ls__mpi *mpi, ls__operation *operation) {
         return ls__operation_fail(LS_ERR_STATE, operation, ls__own_name(&mpi->mesh.base),
                                   "this rank gave up: %s", mpi->reason);
     LS_TRY(ls__mpi_listen(mpi, operation));
+    LS_TRY(ls__mpi_tell(mpi, operation));
     switch (ls__operation_step(operation)) {
     case LS__SEND:
         return ls__mpi_send(mpi, operation);

@@ -82,6 +82,8 @@ typedef struct ls__mpi {
 
     ls__mpi_goodbye heard; /* where the next goodbye arrives */
     ls__mpi_slot hearing;
+    const ls__mpi_peer *told_by; /* the first one who gave up; NULL: nobody */
+    ls__mpi_goodbye told;
     ls__mpi_goodbye said;
     ls__mpi_slot *saying; /* (size) */
     bool has_said;
@@ -127,8 +129,10 @@ ls_status ls__mpi_drive(ls__mpi *mpi, ls__operation *operation);
 
 /* --- goodbye.c --- */
 
-/* Has anyone left or given up? */
+/* Has anyone left or given up? Notes it; fails only where MPI does. */
 ls_status ls__mpi_listen(ls__mpi *mpi, const ls__operation *operation);
+/* The error of who has given up, once it is sure that this operation cannot end any more. */
+ls_status ls__mpi_tell(const ls__mpi *mpi, const ls__operation *operation);
 /* Tells everyone, once. The lock is held. */
 void ls__mpi_say_goodbye(ls__mpi *mpi, ls_status status, const char *reason);
 /* Leaving: takes in the others' goodbyes, so that no message is left over. True: all have left or do. */
