@@ -4,8 +4,11 @@
 #include "base/clock.h"
 #include "base/futex.h"
 #include "comm/shm/segment.h"
+#include "comm/transport.h"
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -129,6 +132,36 @@ static void find_tcp(ls__findings *findings) {
 }
 #endif
 
+/* In a process of its own, because two MPI libraries do not get along in one. False: `text` says why. */
+static bool try_mpi(const char *which, char *text, size_t bytes) {
+    int ends[2], status = 1;
+    text[0] = '\0';
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return false;
+    const pid_t child = fork();
+    if (child == 0) {
+        const bool works = ls__mpi_describe(which, text, bytes) == LS_OK;
+        const char *words = works ? text : ls_error_text();
+        _exit(write(ends[1], words, strlen(words)) < 0 || !works);
+    }
+    close(ends[1]);
+    ssize_t n = child > 0 ? read(ends[0], text, bytes - 1) : 0;
+    text[n > 0 ? n : 0] = '\0';
+    close(ends[0]);
+    return child > 0 && waitpid(child, &status, 0) == child && status == 0;
+}
+
+static void find_mpi(ls__findings *findings, const char *which, const char *name,
+                     const char *package) {
+    char text[512];
+    if (try_mpi(which, text, sizeof text))
+        ls__findings_add(findings, name, "%s", text);
+    else if (strstr(text, "No such file"))
+        ls__findings_fault(findings, LS__FINDING_MISSING, package, name, "no module");
+    else
+        ls__findings_fault(findings, LS__FINDING_MISSING, package, name, "%s", text);
+}
+
 void ls__doctor_transports(ls__findings *findings) {
     findings->section = "Transports";
     find_shm(findings);
@@ -140,4 +173,8 @@ void ls__doctor_transports(ls__findings *findings) {
     else
         ls__findings_add(findings, "descriptor passing", "works");
     find_tcp(findings);
+    find_mpi(findings, "openmpi", "mpi, OpenMPI",
+             "for ranks under its mpirun: install libopenmpi-dev and build again");
+    find_mpi(findings, "mpich", "mpi, MPICH",
+             "for ranks under its mpirun: install libmpich-dev and build again");
 }

@@ -152,6 +152,8 @@ ls_status ls__tcp_open(ls__transport **transport, const ls__job_place *place, co
 /* Whether OpenMPI's or MPICH's launcher has started this process as one of several: "openmpi", "mpich" or
  * NULL. */
 const char *ls__mpi_launcher(void);
+/* "Open MPI v4.1.4": loads the module of `which`; a process should do that for one of them only. */
+ls_status ls__mpi_describe(const char *which, char *text, size_t bytes);
 /* `which` names the MPI ("openmpi", "mpich"; NULL: whichever there is).
  * `handle`: NULL or a pointer to an MPI_Comm. Fills rank and world size of `place`. */
 ls_status ls__mpi_open(ls__transport **transport, ls__job_place *place, const char *which,

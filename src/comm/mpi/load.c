@@ -102,3 +102,10 @@ ls_status ls__mpi_load(const ls__mpi_engine **engine, const char *which) {
                         which);
     return LS_OK; /* never unloaded: MPI does not survive that */
 }
+
+ls_status ls__mpi_describe(const char *which, char *text, size_t bytes) {
+    const ls__mpi_engine *engine;
+    LS_TRY(ls__mpi_load(&engine, which));
+    engine->describe(text, bytes);
+    return LS_OK;
+}
