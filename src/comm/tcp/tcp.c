@@ -182,7 +182,7 @@ static ls_status make(ls__tcp **made, int rank, int size) {
     if (!tcp)
         return ls__fail(LS_ERR_MEMORY, "no memory for a job");
     tcp->mesh.base =
-        (ls__transport){.table = &table, .rank = rank, .size = size, .grain = 256 * 1024};
+        (ls__transport){.table = &table, .rank = rank, .size = size, .grain = 512 * 1024};
     tcp->mesh.table = &mesh_table;
     pthread_mutex_init(&tcp->lock, NULL);
     pthread_mutex_init(&tcp->reason_lock, NULL);
