@@ -289,6 +289,24 @@ static void leave_one(int rank, ls_job *job, void *context) {
     check_sum(world, rank, 6, 10);
 }
 
+/* Each group has its own timeout, the parent's at first; messages between two ranks name both by their numbers in
+ * the world. */
+static void wait_in_one(int rank, ls_job *job, void *context) {
+    (void)context;
+    ls_group *world = ls_job_world(job), *part;
+    CHECK_OK(ls_group_set_timeout(world, 15));
+    CHECK_OK(ls_group_split(world, rank / 2, 0, &part));
+    CHECK(ls_group_timeout(part) == 15);
+    CHECK_OK(ls_group_set_timeout(part, 0.5));
+    if (rank == 2) {
+        int value;
+        CHECK(ls_recv(part, &value, 1, LS_I32, 1) == LS_ERR_TIMEOUT);
+        CHECK(strstr(ls_error_text(), "recv #1 from rank 3 of group world.split1[color 1]"));
+        CHECK(strstr(ls_error_text(), "on rank 2 (rank 0 of 2 in it)"));
+    }
+    check_sum(world, rank, 6, 10);
+}
+
 /* One rank splits before, the others after a sum. */
 static void split_early(int rank, ls_job *job, void *context) {
     (void)context;
@@ -357,6 +375,11 @@ static void test_broken(void **state) {
     run(SIZE, break_one, NULL);
 }
 
+static void test_timeout(void **state) {
+    (void)state;
+    run(SIZE, wait_in_one, NULL);
+}
+
 static void test_left(void **state) {
     (void)state;
     run(SIZE, leave_one, NULL);
@@ -374,7 +397,7 @@ int main(void) {
         cmocka_unit_test(test_arguments), cmocka_unit_test(test_bits),
         cmocka_unit_test(test_again),     cmocka_unit_test(test_killed),
         cmocka_unit_test(test_broken),    cmocka_unit_test(test_left),
-        cmocka_unit_test(test_mismatch),
+        cmocka_unit_test(test_mismatch),  cmocka_unit_test(test_timeout),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

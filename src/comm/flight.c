@@ -34,6 +34,7 @@ uint64_t ls__flight_begin(ls__flight *flight, const ls__operation *operation) {
     if (!flight)
         return 0;
     const ls__header *header = &operation->header;
+    const int root = ls__label_rank(operation->label, operation->root);
     uint64_t number = atomic_fetch_add_explicit(&flight->begun, 1, memory_order_relaxed) + 1;
     _Atomic uint64_t *word = words_of(flight, number);
     put(&word[NUMBER], 0); /* a reader that comes now sees no entry */
@@ -45,9 +46,9 @@ uint64_t ls__flight_begin(ls__flight *flight, const ls__operation *operation) {
     put(&word[BEGIN], operation->times.begin_ns);
     put(&word[END], 0);
     put(&word[WHAT], (uint64_t)header->kind | (uint64_t)header->dtype << 16 |
-                         (uint64_t)header->op << 24 | (uint64_t)(uint32_t)operation->root << 32);
+                         (uint64_t)header->op << 24 | (uint64_t)(uint32_t)root << 32);
     if (header->kind == LS__SENDRECV) {
-        put(&word[FROM], (uint32_t)operation->from);
+        put(&word[FROM], (uint32_t)ls__label_rank(operation->label, operation->from));
         put(&word[FROM_SEQUENCE], operation->recv_sequence);
     }
     atomic_store_explicit(&word[NUMBER], number, memory_order_release);
@@ -62,7 +63,8 @@ void ls__flight_end(ls__flight *flight, uint64_t number, const ls__operation *op
     if (atomic_load_explicit(&word[NUMBER], memory_order_relaxed) != number)
         return; /* so many operations of other groups began meanwhile that its place was taken */
     put(&word[READY], operation->times.ready_ns);
-    put(&word[OUTCOME], (uint32_t)status | (uint64_t)(uint32_t)operation->times.last_rank << 32);
+    const int last = ls__label_rank(operation->label, operation->times.last_rank);
+    put(&word[OUTCOME], (uint32_t)status | (uint64_t)(uint32_t)last << 32);
     atomic_store_explicit(&word[END], operation->times.end_ns, memory_order_release);
 }
 

@@ -25,7 +25,8 @@ typedef struct ls__flight_entry {
     uint64_t queued_ns, begin_ns, ready_ns, end_ns;
     uint32_t kind; /* ls__kind */
     uint32_t dtype, op;
-    int32_t root;   /* broadcast and the like: root; send, recv: the peer; ranks of the group */
+    int32_t
+        root; /* broadcast and the like: root; send, recv: the peer; ranks of the world, as below */
     int32_t status; /* ls_status, once it ended */
     int32_t last_rank;
     int32_t

@@ -45,14 +45,16 @@ ls_status ls__operation_fail(ls_status status, const ls__operation *operation, i
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     const ls__header *header = &operation->header;
-    if (header->kind == LS__SEND)
-        snprintf(peer, sizeof peer, " to rank %d", operation->root);
-    else if (header->kind == LS__RECV)
-        snprintf(peer, sizeof peer, " from rank %d", operation->root);
-    else if (header->kind == LS__SENDRECV)
-        snprintf(peer, sizeof peer, " to rank %d, from rank %d", operation->root, operation->from);
-    char inside[48] = "";
     const ls__group_label *label = operation->label;
+    const int root = ls__label_rank(label, operation->root);
+    if (header->kind == LS__SEND)
+        snprintf(peer, sizeof peer, " to rank %d", root);
+    else if (header->kind == LS__RECV)
+        snprintf(peer, sizeof peer, " from rank %d", root);
+    else if (header->kind == LS__SENDRECV)
+        snprintf(peer, sizeof peer, " to rank %d, from rank %d", root,
+                 ls__label_rank(label, operation->from));
+    char inside[48] = "";
     if (label && label->rank != rank)
         snprintf(inside, sizeof inside, " (rank %d of %d in it)", label->rank, label->size);
     return ls__fail(status, "%s #%llu%s of group %s on rank %d%s: %s", ls__kind_name(header->kind),

@@ -83,7 +83,7 @@ static ls_status make_group(ls_group *parent, const ls__split *split, uint64_t n
     split->part->names = names;
     split->part->board = parent->transport->board;
     split->part->heartbeat = parent->transport->heartbeat;
-    ls_status status = ls__group_create(&g, split->part, parent->timeout_s, parent->board);
+    ls_status status = ls__group_create(&g, split->part, ls_group_timeout(parent), parent->board);
     if (status != LS_OK) {
         free(names);
         return status;

@@ -52,8 +52,14 @@ enum { LS__HEADER_MAGIC = 0x314b534c /* "LSK1" */, LS__OP_WEIGHTED = 0x80 };
 /* What messages say about the group of an operation. */
 typedef struct ls__group_label {
     const char *name;
-    int rank, size; /* this rank in the group */
+    int rank, size;   /* this rank in the group */
+    const int *names; /* (size) each rank's number in the world; NULL: they are the same */
 } ls__group_label;
+
+/* The number in the world of a rank of the group; `label` NULL: the world. -1 and the like stay. */
+static inline int ls__label_rank(const ls__group_label *label, int rank) {
+    return label && label->names && rank >= 0 && rank < label->size ? label->names[rank] : rank;
+}
 
 /* One operation. Reductions: result = tree sum (or op) over ranks, then `* scale` where scale is
  * 1/size for LS_AVG of floats and 1/(total weight) for weighted ones (ls__reduce_scale). */

@@ -292,6 +292,7 @@ void ls__group_adopt(const ls_group *parent, ls_group *group, uint64_t id, const
     ls_group *world = parent->world;
     group->id = id;
     group->names = names;
+    group->label.names = names;
     group->world = world;
     snprintf(group->name, sizeof group->name, "%s", name);
     ls__flight_name_group(ls__board_flight(group->board), id, group->transport->size, name);
