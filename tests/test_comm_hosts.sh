@@ -50,6 +50,7 @@ same_bits "a a a" shm
 same_bits "a a b b" shm+tcp
 same_bits "a a b b c c" shm+tcp
 same_bits "a a a a b b b b" shm+tcp
+LOCKSTEP_STREAMS=3 same_bits "a a b b c c" shm+tcp
 same_bits "a b" tcp
 same_bits "a a a b b" tcp       # as many ranks on each machine, or sums could not be made in two steps
 same_bits "a b a b" tcp         # ranks of a machine that do not follow each other

@@ -66,9 +66,12 @@ static ls_status finish_all_gather(ls__hier *hier, ls__operation *op, ls__hier_s
 ls_status ls__hier_all_gather(ls__hier *hier, ls__operation *op) {
     const size_t element = ls_dtype_size(op->dtype);
     LS_TRY(meet_inside(hier, op));
-    return ls__hier_pipeline(hier, op, op->count,
-                             hier->slice_bytes / element / (size_t)hier->map.machines,
-                             begin_all_gather, finish_all_gather);
+    const ls__hier_plan plan = {.elements = op->count,
+                                .per_chunk =
+                                    hier->slice_bytes / element / (size_t)hier->map.machines,
+                                .begin = begin_all_gather,
+                                .finish = finish_all_gather};
+    return ls__hier_pipeline(hier, op, &plan);
 }
 
 /* --- broadcast ----------------------------------------------------------------------------------- */
@@ -99,8 +102,11 @@ static ls_status finish_broadcast(ls__hier *hier, ls__operation *op, ls__hier_sl
 
 ls_status ls__hier_broadcast(ls__hier *hier, ls__operation *op) {
     LS_TRY(meet_inside(hier, op));
-    return ls__hier_pipeline(hier, op, op->count, BROADCAST_BYTES / ls_dtype_size(op->dtype),
-                             begin_broadcast, finish_broadcast);
+    const ls__hier_plan plan = {.elements = op->count,
+                                .per_chunk = BROADCAST_BYTES / ls_dtype_size(op->dtype),
+                                .begin = begin_broadcast,
+                                .finish = finish_broadcast};
+    return ls__hier_pipeline(hier, op, &plan);
 }
 
 /* --- memory -------------------------------------------------------------------------------------- */

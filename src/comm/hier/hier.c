@@ -239,20 +239,21 @@ static ls_status get_memory(ls__hier *hier, uint64_t deadline) {
     if (slice < machines * 64)
         slice = machines * 64; /* room for an element of every machine's at least */
     hier->slice_bytes = slice;
-    hier->slots = 2 * hier->streams + 1;
+    hier->ahead = hier->streams + 1;
+    const size_t slots = 2 * (size_t)hier->ahead + 1;
     hier->weights = calloc(local, sizeof *hier->weights);
     hier->names = calloc(local + machines, sizeof *hier->names);
     if (!hier->weights || !hier->names)
         return ls__fail(LS_ERR_MEMORY, "no memory for %zu ranks", local);
     void *memory = NULL;
     ls__operation alloc = {.header = {.magic = LS__HEADER_MAGIC, .kind = LS__ALLOC},
-                           .bytes = slice * (2 * (size_t)hier->slots + 2 * local),
+                           .bytes = slice * (2 * slots + 2 * local),
                            .memory = &memory,
                            .deadline = deadline};
     alloc.times.begin_ns = ls__now_ns();
     LS_TRY(ls__hier_run_local(hier, &alloc));
     char *at = memory;
-    for (int i = 0; i < hier->slots; i++, at += 2 * slice) {
+    for (size_t i = 0; i < slots; i++, at += 2 * slice) {
         hier->slot[i].slice = at;
         hier->slot[i].out = at + slice;
     }

@@ -25,6 +25,7 @@ enum {
     LS__HIER_HOST_BYTES = 64,
     LS__HIER_SECRET_BYTES = 16,
     LS__HIER_STREAMS_MAX = 8,
+    LS__HIER_SLOTS_MAX = 2 * (LS__HIER_STREAMS_MAX + 1) + 1,
 };
 
 /* --- place.c --- */
@@ -64,7 +65,7 @@ ls_status ls__hier_take(const ls__hier_card *leader, int *fd, uint64_t deadline)
 
 /* --- wire.c --- */
 
-enum { LS__HIER_QUEUE = 4 };
+enum { LS__HIER_QUEUE = 8 };
 
 /* Runs operations of one transport, in order, in a thread of its own. */
 typedef struct ls__hier_wire {
@@ -116,8 +117,8 @@ typedef struct ls__hier {
     size_t slice_bytes;
     double *weights; /* (local) */
     double weight;   /* the sum of this machine, for the operation under way */
-    int slots;
-    ls__hier_slot slot[2 * LS__HIER_STREAMS_MAX + 2];
+    int ahead;       /* chunks that are begun before one goes on to its next stage */
+    ls__hier_slot slot[LS__HIER_SLOTS_MAX];
     char *mapped; /* all slots and the two below, in memory that the ranks of this machine map */
     char *pack;   /* (local, slice): what is put in order, or widened, before it is reduced */
     char *unpack; /* (local, slice) */
@@ -132,11 +133,14 @@ ls__operation ls__hier_step(const ls__operation *operation, ls__kind step);
 ls_status ls__hier_run_local(ls__hier *hier, ls__operation *step);
 /* Compares headers of all ranks: for operations that go the flat way, where no one would look here. */
 ls_status ls__hier_meet(ls__hier *hier, ls__operation *operation);
-/* Cuts `elements` into chunks of `per_chunk` and moves them through two steps: `begin` works inside and
- * starts what goes between machines (ls__hier_launch), `finish` takes the result in. Several are under way. */
+/* Chunks of an operation go through two or three stages; several are under way. A stage starts what goes
+ * between machines by ls__hier_launch, and the next one finds it done. */
 typedef ls_status (*ls__hier_stage)(ls__hier *hier, ls__operation *operation, ls__hier_slot *slot);
-ls_status ls__hier_pipeline(ls__hier *hier, ls__operation *operation, size_t elements,
-                            size_t per_chunk, ls__hier_stage begin, ls__hier_stage finish);
+typedef struct ls__hier_plan {
+    size_t elements, per_chunk;
+    ls__hier_stage begin, middle, finish; /* middle may be NULL */
+} ls__hier_plan;
+ls_status ls__hier_pipeline(ls__hier *hier, ls__operation *operation, const ls__hier_plan *plan);
 void ls__hier_launch(ls__hier *hier, ls__hier_slot *slot, const ls__operation *step);
 static inline int ls__hier_rank_of(const ls__hier *hier, int machine, int index) {
     return machine * hier->map.local + index;

@@ -26,31 +26,39 @@ static void note_times(const ls__hier *hier, ls__operation *operation, const ls_
     operation->times.last_rank = ls__hier_rank_of(hier, times->last_rank, hier->map.index);
 }
 
-static ls_status take_in(ls__hier *hier, ls__operation *operation, ls__hier_slot *slot,
-                         ls__hier_stage finish) {
+/* What was started for the chunk has come back: goes on with it. */
+static ls_status go_on(ls__hier *hier, ls__operation *operation, ls__hier_slot *slot,
+                       ls__hier_stage stage) {
     ls_work_times times = {.last_rank = -1};
     if (slot->ticket) {
         LS_TRY(ls__hier_wire_wait(&hier->wire[slot->stream], slot->ticket, &times));
         note_times(hier, operation, &times);
     }
-    return finish(hier, operation, slot);
+    return stage(hier, operation, slot);
 }
 
-ls_status ls__hier_pipeline(ls__hier *hier, ls__operation *operation, size_t elements,
-                            size_t per_chunk, ls__hier_stage begin, ls__hier_stage finish) {
-    const size_t chunks = elements > 0 ? (elements - 1) / per_chunk + 1 : 1;
-    const size_t slots = (size_t)hier->slots, ahead = slots - 1;
-    for (size_t k = 0; k < chunks + ahead; k++) {
-        if (k < chunks) {
-            ls__hier_slot *slot = &hier->slot[k % slots];
-            slot->first = k * per_chunk;
-            slot->count = elements - slot->first < per_chunk ? elements - slot->first : per_chunk;
-            slot->stream = (int)(k % (size_t)hier->streams);
-            slot->ticket = 0;
-            LS_TRY(begin(hier, operation, slot));
-        }
-        if (k >= ahead)
-            LS_TRY(take_in(hier, operation, &hier->slot[(k - ahead) % slots], finish));
+static ls_status start(ls__hier *hier, ls__operation *operation, const ls__hier_plan *plan,
+                       size_t k, ls__hier_slot *slot) {
+    slot->first = k * plan->per_chunk;
+    slot->count = plan->elements - slot->first;
+    if (slot->count > plan->per_chunk)
+        slot->count = plan->per_chunk;
+    slot->stream = (int)(k % (size_t)hier->streams);
+    slot->ticket = 0;
+    return plan->begin(hier, operation, slot);
+}
+
+ls_status ls__hier_pipeline(ls__hier *hier, ls__operation *operation, const ls__hier_plan *plan) {
+    const size_t chunks = plan->elements > 0 ? (plan->elements - 1) / plan->per_chunk + 1 : 1;
+    const size_t ahead = (size_t)hier->ahead, slots = 2 * ahead + 1;
+    const size_t middle = plan->middle ? ahead : 0, last = ahead + middle;
+    for (size_t k = 0; k < chunks + last; k++) {
+        if (k < chunks)
+            LS_TRY(start(hier, operation, plan, k, &hier->slot[k % slots]));
+        if (middle && k >= middle && k - middle < chunks)
+            LS_TRY(go_on(hier, operation, &hier->slot[(k - middle) % slots], plan->middle));
+        if (k >= last)
+            LS_TRY(go_on(hier, operation, &hier->slot[(k - last) % slots], plan->finish));
     }
     return LS_OK;
 }

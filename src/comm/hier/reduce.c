@@ -1,8 +1,8 @@
 /* Reductions over M machines of p ranks each. n bytes of send, w bytes on the wire for one of send (1, and
- * 2 for 16-bit floats, which are summed and sent in f32):
+ * 2 for 16-bit floats, which are summed in f32 and sent so until the sum is made):
  *
  *   all_reduce       inside: reduce_scatter and all_gather, 2 n read and written a rank; between: each rank
- *                    2 w n (M - 1) / (M p) bytes out and in, a machine 2 w n (M - 1) / M
+ *                    (w + 1) n (M - 1) / (M p) bytes out and in, a machine (w + 1) n (M - 1) / M
  *   reduce_scatter   inside: reduce_scatter of n; between: each rank w n (M - 1) / (M p) out and in
  *
  * The flat way sends 2 n (N - M) / N a rank between machines, p times as much a machine. */
@@ -95,22 +95,46 @@ static bool lies_well(const ls__hier *hier, const ls__operation *op, const ls__h
     return slot->count == slot->each * (size_t)hier->map.local && !ls__hier_is_narrow(op->dtype);
 }
 
+/* Elements of a slice are whole cache lines, for every machine where each makes the sum of a part. */
+static size_t unit_of(const ls__hier *hier, ls_dtype dtype) {
+    const size_t line = 64 / ls_dtype_size(wide(dtype));
+    return ls__hier_is_narrow(dtype) ? line * (size_t)hier->map.machines : line;
+}
+
+/* Of a 16-bit type, each machine sums its part in f32, which the next stage rounds and gathers. */
 static ls_status begin_all_reduce(ls__hier *hier, ls__operation *op, ls__hier_slot *slot) {
     const size_t element = ls_dtype_size(op->dtype), local = (size_t)hier->map.local;
-    const size_t line = 64 / ls_dtype_size(wide(op->dtype));
+    const size_t width = ls_dtype_size(wide(op->dtype));
     const char *send = (const char *)op->send + slot->first * element;
-    slot->each = round_up((slot->count + local - 1) / local, line);
+    slot->each = round_up((slot->count + local - 1) / local, unit_of(hier, op->dtype));
     if (!lies_well(hier, op, slot)) {
-        const size_t width = ls_dtype_size(wide(op->dtype));
         widen(hier->pack, send, slot->count, op->dtype);
         memset(hier->pack + slot->count * width, 0, (slot->each * local - slot->count) * width);
         send = hier->pack;
     }
     ls__operation inside = step_inside(op, send, slot->slice, slot->each);
     LS_TRY(ls__hier_run_local(hier, &inside));
-    ls__operation between = step_between(hier, op, LS__ALL_REDUCE, slot);
+    const bool parts = ls__hier_is_narrow(op->dtype);
+    ls__operation between =
+        step_between(hier, op, parts ? LS__REDUCE_SCATTER : LS__ALL_REDUCE, slot);
+    between.count = parts ? slot->each / (size_t)hier->map.machines : slot->each;
     between.recv = slot->slice;
-    between.count = slot->each;
+    if (parts) /* in place */
+        between.recv = slot->slice + (size_t)hier->map.here * between.count * width;
+    ls__hier_launch(hier, slot, &between);
+    return LS_OK;
+}
+
+/* 16-bit types only. */
+static ls_status gather_parts(ls__hier *hier, ls__operation *op, ls__hier_slot *slot) {
+    const size_t part = slot->each / (size_t)hier->map.machines;
+    const size_t first = (size_t)hier->map.here * part;
+    ls__operation between = ls__hier_step(op, LS__ALL_GATHER);
+    char *mine = slot->out + first * ls_dtype_size(op->dtype);
+    narrow(mine, slot->slice + first * ls_dtype_size(wide(op->dtype)), part, op->dtype);
+    between.send = mine;
+    between.recv = slot->out;
+    between.count = part;
     ls__hier_launch(hier, slot, &between);
     return LS_OK;
 }
@@ -122,11 +146,7 @@ static ls_status finish_all_reduce(ls__hier *hier, ls__operation *op, ls__hier_s
     ls__operation inside = ls__hier_step(op, LS__ALL_GATHER);
     if (op->total)
         *op->total = slot->total;
-    inside.send = slot->slice;
-    if (ls__hier_is_narrow(op->dtype)) {
-        narrow(slot->out, slot->slice, slot->each, op->dtype);
-        inside.send = slot->out;
-    }
+    inside.send = ls__hier_is_narrow(op->dtype) ? slot->out : slot->slice;
     inside.recv = whole ? recv : hier->unpack;
     inside.count = slot->each;
     LS_TRY(ls__hier_run_local(hier, &inside));
@@ -136,11 +156,15 @@ static ls_status finish_all_reduce(ls__hier *hier, ls__operation *op, ls__hier_s
 }
 
 ls_status ls__hier_all_reduce(ls__hier *hier, ls__operation *op) {
-    const size_t width = ls_dtype_size(wide(op->dtype));
+    const size_t unit = unit_of(hier, op->dtype);
+    const size_t slice = hier->slice_bytes / ls_dtype_size(wide(op->dtype)) / unit * unit;
+    const ls__hier_plan plan = {.elements = op->count,
+                                .per_chunk = slice * (size_t)hier->map.local,
+                                .begin = begin_all_reduce,
+                                .middle = ls__hier_is_narrow(op->dtype) ? gather_parts : NULL,
+                                .finish = finish_all_reduce};
     LS_TRY(local_weight(hier, op, &hier->weight));
-    return ls__hier_pipeline(hier, op, op->count,
-                             hier->slice_bytes / width * (size_t)hier->map.local, begin_all_reduce,
-                             finish_all_reduce);
+    return ls__hier_pipeline(hier, op, &plan);
 }
 
 /* --- reduce_scatter ------------------------------------------------------------------------------ */
@@ -183,7 +207,9 @@ static ls_status finish_reduce_scatter(ls__hier *hier, ls__operation *op, ls__hi
 ls_status ls__hier_reduce_scatter(ls__hier *hier, ls__operation *op) {
     const size_t width = ls_dtype_size(wide(op->dtype));
     hier->weight = hier->map.local;
-    return ls__hier_pipeline(hier, op, op->count,
-                             hier->slice_bytes / width / (size_t)hier->map.machines,
-                             begin_reduce_scatter, finish_reduce_scatter);
+    const ls__hier_plan plan = {.elements = op->count,
+                                .per_chunk = hier->slice_bytes / width / (size_t)hier->map.machines,
+                                .begin = begin_reduce_scatter,
+                                .finish = finish_reduce_scatter};
+    return ls__hier_pipeline(hier, op, &plan);
 }
