@@ -122,6 +122,60 @@ static void test_half_rounds_once(void **state) {
     assert_true(sum == 264);
 }
 
+/* What one case of ls__reduce_to is made of. */
+typedef struct place {
+    int sources, dsts;
+    size_t elements, shift; /* elements that all buffers begin after a cache line */
+    bool in_place, around;
+    double scale;
+} place;
+
+/* Against ls__reduce, to the bit, and nothing beside the result is touched. */
+static void expect_same(ls__cpu_level level, const place *p, ls_dtype dtype, ls_op op) {
+    static _Alignas(64) char in[SOURCES][N * 8], out[SOURCES][N * 8], want[N * 8], untouched[N * 8];
+    size_t element = ls_dtype_size(dtype), skip = p->shift * element, bytes = p->elements * element;
+    const void *source[SOURCES];
+    void *dst[SOURCES];
+    for (int s = 0; s < p->sources; s++) {
+        for (size_t i = 0; i < sizeof in[0]; i++)
+            in[s][i] = (char)((i * 7 + (size_t)s * 13 + i / 251) & 0xbf); /* no NaN or infinity */
+        memset(out[s], 0x55, sizeof out[s]);
+        source[s] = in[s] + skip;
+        dst[s] = (p->in_place ? in[s] : out[s]) + skip;
+    }
+    memset(untouched, 0x55, sizeof untouched);
+    ls__reduce(want, source, p->sources, p->elements, dtype, op, p->scale);
+    ls__reduce_to(level, dst, p->dsts, source, p->sources, p->elements, dtype, op, p->scale,
+                  p->around);
+    for (int d = 0; d < p->dsts; d++)
+        assert_memory_equal(dst[d], want, bytes);
+    for (int d = 0; d < p->dsts && !p->in_place; d++) {
+        assert_memory_equal(out[d], untouched, skip);
+        assert_memory_equal(out[d] + skip + bytes, untouched, sizeof out[d] - skip - bytes);
+    }
+}
+
+static void test_to_many(void **state) {
+    (void)state;
+    static const size_t sizes[] = {0, 1, 15, 16, 17, 100, N - 20};
+    for (int level = 0; level <= (int)ls__cpu_level_best(); level++)
+        for (int sources = 1; sources <= SOURCES; sources++)
+            for (size_t e = 0; e < sizeof sizes / sizeof sizes[0]; e++)
+                for (int form = 0; form < 32; form++) {
+                    place p = {.sources = sources,
+                               .dsts = form & 1 ? sources : 1,
+                               .elements = sizes[e],
+                               .shift = form & 2 ? 3 : 0,
+                               .in_place = form & 4,
+                               .around = form & 8,
+                               .scale = form & 16 ? 0.3 : 1};
+                    expect_same((ls__cpu_level)level, &p, LS_F32, LS_SUM);
+                    expect_same((ls__cpu_level)level, &p, LS_BF16, LS_SUM);
+                    expect_same((ls__cpu_level)level, &p, LS_F32, LS_MAX);
+                    expect_same((ls__cpu_level)level, &p, LS_I32, LS_AVG);
+                }
+}
+
 static void test_weights(void **state) {
     (void)state;
     double weight[] = {0.1, 0.2, 0.3, 0.4, 0.5};
@@ -137,6 +191,7 @@ int main(void) {
         cmocka_unit_test(test_averages),
         cmocka_unit_test(test_nan),
         cmocka_unit_test(test_half_rounds_once),
+        cmocka_unit_test(test_to_many),
         cmocka_unit_test(test_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

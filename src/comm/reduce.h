@@ -2,6 +2,7 @@
 #ifndef LS_COMM_REDUCE_H
 #define LS_COMM_REDUCE_H
 
+#include "base/level.h"
 #include <lockstep/group.h>
 #include <stdbool.h>
 
@@ -11,6 +12,14 @@
  * dtypes but F64. Integers: scale is not used, LS_AVG divides by `sources`. No failure. */
 void ls__reduce(void *dst, const void *const *source, int sources, size_t elements, ls_dtype dtype,
                 ls_op op, double scale);
+
+/* The same into `dsts` destinations at once, at most LS__REDUCE_SOURCES_MOST sources: dst[0] may be one of
+ * the sources, so may the others. Nobody else may read dst[0] meanwhile. `around` asks for stores that
+ * leave the caches alone, right for results that no cache would hold. Equal bits at every level. */
+enum { LS__REDUCE_SOURCES_MOST = 256 };
+void ls__reduce_to(ls__cpu_level level, void *const *dst, int dsts, const void *const *source,
+                   int sources, size_t elements, ls_dtype dtype, ls_op op, double scale,
+                   bool around);
 
 /* a op= b for one pair, same arithmetic: the step of a tree that is walked one node at a time. */
 void ls__reduce_pair(void *a, const void *b, size_t elements, ls_dtype dtype, ls_op op);

@@ -8,6 +8,7 @@
 #ifndef LS_COMM_SHM_LAYOUT_H
 #define LS_COMM_SHM_LAYOUT_H
 
+#include "base/level.h"
 #include "comm/shm/segment.h"
 #include "comm/transport.h"
 #include <sched.h>
@@ -128,7 +129,9 @@ typedef struct ls__shm_region {
 typedef struct ls__shm {
     ls__transport base;
     int fd;
-    bool crowded; /* ranks outnumber cores */
+    bool crowded;        /* ranks outnumber cores */
+    ls__cpu_level level; /* of the kernels */
+    size_t cache_bytes;  /* of the largest cache */
     ls__shm_control *control;
     size_t mapped;
     uint32_t arrivals; /* number of this rank's latest */
@@ -165,6 +168,9 @@ ls_status ls__shm_wait(ls__shm *shm, const ls__operation *operation,
                        const ls__shm_condition *condition);
 /* Arrives and waits until all ranks have. Orders memory: what a rank wrote before is seen after. */
 ls_status ls__shm_sync(ls__shm *shm, const ls__operation *operation);
+/* The same in two steps: the number of the arrival is what to wait for. At most one arrival ahead. */
+uint32_t ls__shm_arrive(ls__shm *shm);
+ls_status ls__shm_await(ls__shm *shm, const ls__operation *operation, uint32_t number);
 /* Arrives with a notice (whose places, value or status the caller has filled) and the operation's header,
  * and compares the headers of all ranks. Fills ready_ns and last_rank the first time an operation calls
  * it. */

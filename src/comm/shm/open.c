@@ -96,6 +96,15 @@ static bool is_crowded(const ls__shm *shm) {
     return CPU_COUNT(&all) < shm->base.size;
 }
 
+/* Of the caches that cores share, where the system tells; else a usual one. */
+static size_t cache_bytes(void) {
+    long bytes = -1;
+#ifdef _SC_LEVEL3_CACHE_SIZE
+    bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+#endif
+    return bytes > 0 ? (size_t)bytes : (size_t)32 << 20;
+}
+
 /* Takes slot `rank`; two processes with one rank would both write there. */
 static ls_status claim_slot(ls__shm *shm) {
     ls__shm_slot *slot = ls__shm_my_slot(shm);
@@ -137,12 +146,14 @@ ls_status ls__shm_open(ls__transport **transport, const ls__job_place *place, in
                                 .board = place->board,
                                 .heartbeat = place->heartbeat};
     shm->crowded = true; /* until all have come */
+    shm->cache_bytes = cache_bytes();
     shm->arrivals = LS__SHM_FIRST_ARRIVAL;
     shm->fd = fcntl(segment_fd, F_DUPFD_CLOEXEC, 0);
     if (shm->fd < 0) {
         status = ls__fail_errno(LS_ERR_ARGUMENT, errno, "LOCKSTEP_SHM_FD=%d", segment_fd);
         goto out;
     }
+    LS_TRY_OUT(ls__cpu_level_choose(getenv("LOCKSTEP_CPU"), &shm->level));
     LS_TRY_OUT(ls__shm_map(shm->fd, &shm->control, &shm->mapped));
     if ((int)shm->control->ranks != place->world_size) {
         status =

@@ -30,8 +30,9 @@ static ls_status reduce_mapped(ls__shm *shm, ls__operation *op, char *to) {
     const size_t first = ls__shm_share_of(shm, op->count, element, shm->base.rank, &n);
     for (int r = 0; r < shm->base.size; r++)
         source[r] = ls__shm_reach(shm, ls__shm_notice_of(shm, r)->send) + first * element;
-    ls__reduce(to + first * element, source, shm->base.size, n, op->dtype, op->op,
-               ls__reduce_scale(op->op, shm->base.size, false, 1));
+    void *share = to + first * element;
+    ls__reduce_to(shm->level, &share, 1, source, shm->base.size, n, op->dtype, op->op,
+                  ls__reduce_scale(op->op, shm->base.size, false, 1), false);
     return ls__shm_sync(shm, op);
 }
 
@@ -50,7 +51,8 @@ static ls_status reduce_staged(ls__shm *shm, ls__operation *op) {
         size_t first = ls__shm_share_of(shm, elements, element, rank, &n);
         for (int r = 0; r < size; r++)
             source[r] = ls__shm_staging(shm, r, half) + first * element;
-        ls__reduce(mine + first * element, source, size, n, op->dtype, op->op, scale);
+        void *share = mine + first * element;
+        ls__reduce_to(shm->level, &share, 1, source, size, n, op->dtype, op->op, scale, false);
         LS_TRY(ls__shm_sync(shm, op));
         for (int r = 0; r < size && rank == op->root; r++) {
             first = ls__shm_share_of(shm, elements, element, r, &n);

@@ -232,10 +232,14 @@ static void wake_sleepers(ls__shm_control *control, uint32_t number) {
         ls__shm_ring(&control->all);
 }
 
-static ls_status arrive(ls__shm *shm, const ls__operation *operation) {
+uint32_t ls__shm_arrive(ls__shm *shm) {
     uint32_t number = ++shm->arrivals;
     atomic_store_explicit(&ls__shm_my_slot(shm)->arrival[number & 1].stamp, number,
                           memory_order_release);
+    return number;
+}
+
+ls_status ls__shm_await(ls__shm *shm, const ls__operation *operation, uint32_t number) {
     ls__shm_condition all = {
         .everyone = shm, .target = number, .bell = &shm->control->all, .peer = -1};
     LS_TRY(ls__shm_wait(shm, operation, &all));
@@ -244,7 +248,7 @@ static ls_status arrive(ls__shm *shm, const ls__operation *operation) {
 }
 
 ls_status ls__shm_sync(ls__shm *shm, const ls__operation *operation) {
-    return arrive(shm, operation);
+    return ls__shm_await(shm, operation, ls__shm_arrive(shm));
 }
 
 /* Arrivals alternate between two lines. A rank writes its arrival k + 2 where k was: it has then passed
@@ -270,7 +274,7 @@ ls_status ls__shm_meet(ls__shm *shm, ls__operation *operation, ls__shm_notice no
     notice.weight = operation->header.weight;
     slot->header[shm->met & 1] = operation->header;
     slot->arrival[shm->met & 1].notice = notice;
-    LS_TRY(arrive(shm, operation));
+    LS_TRY(ls__shm_sync(shm, operation));
     uint64_t ready = 0;
     int last = -1;
     for (int r = 0; r < shm->base.size; r++) {
