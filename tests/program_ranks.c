@@ -2,6 +2,7 @@
  * hand on several hosts. `program_ranks WHAT`:
  *
  *   grid      every collective that reduces or copies, over dtypes and sizes, against exact results
+ *   rest      the operations with a root, exchanges, uneven forms
  *   bits      prints the hash of sums that depend on their order, and the transport
  *   point     send and recv among all pairs, small and large
  *   mismatch  the last rank calls another operation: all ranks must hear of it
@@ -125,6 +126,58 @@ static void check_weighted(fixture *f, size_t count) {
     for (size_t i = 0; i < count; i++) {
         float sum = (float)expected(f->size, i, LS_SUM, LS_F32);
         CHECK(((float *)(void *)f->recv)[i] == (total > 0 ? sum * (float)(1 / total) : 0));
+    }
+}
+
+/* Uneven blocks: rank r has count + r elements. */
+static void check_uneven(fixture *f, size_t count) {
+    size_t counts[16], first = 0, all = 0;
+    for (int r = 0; r < f->size; r++) {
+        first += r < f->rank ? count + (size_t)r : 0;
+        counts[r] = count + (size_t)r;
+        all += counts[r];
+    }
+    int32_t *send = (int32_t *)(void *)f->send, *recv = (int32_t *)(void *)f->recv;
+    for (size_t i = 0; i < all; i++)
+        send[i] = (int32_t)value_of(f->rank, i);
+    CHECK_OK(ls_reduce_scatter_v(f->world, send, recv, counts, LS_I32, LS_SUM));
+    for (size_t i = 0; i < counts[f->rank]; i++)
+        CHECK(recv[i] == (int32_t)expected(f->size, first + i, LS_SUM, LS_I32));
+    memmove(send, recv, counts[f->rank] * sizeof *send);
+    CHECK_OK(ls_all_gather_v(f->world, send, recv, counts, LS_I32));
+    for (size_t i = 0; i < all; i++)
+        CHECK(recv[i] == (int32_t)expected(f->size, i, LS_SUM, LS_I32));
+}
+
+static void check_rooted(fixture *f, size_t count, int root) {
+    const size_t size = (size_t)f->size;
+    float *send = (float *)(void *)f->send, *recv = (float *)(void *)f->recv;
+    for (size_t i = 0; i < count * size; i++)
+        send[i] = (float)value_of(f->rank, i);
+    CHECK_OK(ls_reduce(f->world, send, recv, count, LS_F32, LS_MAX, root));
+    for (size_t i = 0; i < count && f->rank == root; i++)
+        CHECK(recv[i] == (float)expected(f->size, i, LS_MAX, LS_F32));
+    CHECK_OK(ls_gather(f->world, send, recv, count, LS_F32, root));
+    for (size_t i = 0; i < count * size && f->rank == root; i++)
+        CHECK(recv[i] == (float)value_of((int)(i / count), i % count));
+    CHECK_OK(ls_scatter(f->world, send, recv, count, LS_F32, root));
+    for (size_t i = 0; i < count; i++)
+        CHECK(recv[i] == (float)value_of(root, (size_t)f->rank * count + i));
+    CHECK_OK(ls_all_to_all(f->world, send, recv, count, LS_F32));
+    for (size_t i = 0; i < count * size; i++)
+        CHECK(recv[i] == (float)value_of((int)(i / count), (size_t)f->rank * count + i % count));
+    const int next = (f->rank + 1) % f->size, last = (f->rank + f->size - 1) % f->size;
+    CHECK_OK(ls_sendrecv(f->world, send, count, next, recv, count, last, LS_F32));
+    for (size_t i = 0; i < count; i++)
+        CHECK(recv[i] == (float)value_of(last, i));
+}
+
+static void rest(fixture *f) {
+    static const size_t counts[] = {0, 1, 7, 3000, 30000};
+    for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
+        check_uneven(f, counts[c]);
+        for (int root = 0; root < f->size; root++)
+            check_rooted(f, counts[c], root);
     }
 }
 
@@ -318,6 +371,8 @@ int main(int count, char **words) {
         grid(&f);
     else if (strcmp(what, "bits") == 0)
         bits(&f, ls_job_transport(job));
+    else if (strcmp(what, "rest") == 0)
+        rest(&f);
     else if (strcmp(what, "point") == 0)
         point(&f);
     else if (strcmp(what, "mismatch") == 0)

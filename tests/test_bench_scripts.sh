@@ -11,7 +11,7 @@ refused() {
   timeout 60 "$@" >"$work/out" 2>"$work/err" && fail "$*: succeeded"
   grep -qF -- "$text" "$work/err" || fail "$*: $(cat "$work/err")"
 }
-for script in train_vs_pytorch scaling collectives; do
+for script in train_vs_pytorch scaling collectives hosts; do
   "$source_dir/bench/$script" --help | grep -q "usage: bench/$script" || fail "$script --help"
   refused "unknown option --nope" "$source_dir/bench/$script" --nope
   LOCKSTEP=$work/none refused "LOCKSTEP" "$source_dir/bench/$script"
@@ -22,7 +22,14 @@ refused "--ranks 99999" "$source_dir/bench/scaling" --ranks 99999
 refused "no case nope" "$source_dir/bench/collectives" --cases nope
 refused "no peer nccl" "$source_dir/bench/collectives" --peers nccl
 MPICC=$work/none refused "apt-get install openmpi-bin libopenmpi-dev" "$source_dir/bench/collectives" --peers mpi
+refused "no peer nccl" "$source_dir/bench/hosts" --peers nccl
 PYTHON=$work/none refused "apt-get install python3-torch" "$source_dir/bench/collectives" --peers gloo
+if ip netns add lsprobe$$ 2>/dev/null && ip netns del lsprobe$$; then
+  timeout 120 "$source_dir/bench/hosts" --peers tcp --bytes 1048576 --rounds 1 --iterations 2 >"$work/out" 2>&1 </dev/null
+  grep -qE '^Lockstep, shm\+tcp +[0-9]+ +[0-9.]+$' "$work/out" || fail "hosts: $(cat "$work/out")"
+else
+  echo "no right to make network namespaces: bench/hosts was not run"
+fi
 if [ "$(nproc)" -lt 2 ]; then
   echo "one core, where MPI's ranks spin for each other's turn: bench/collectives was not run"
 elif command -v mpicc >/dev/null && command -v mpirun >/dev/null; then

@@ -57,7 +57,7 @@ same_bits "a b a b" tcp         # ranks of a machine that do not follow each oth
 same_bits "a a a b b b" tcp     # a subtree has a power of two of ranks
 
 for hosts in "a a a" "a a b b" "a a b b c c" "a a a b b"; do
-  for what in grid point split; do
+  for what in grid rest point split; do
     start "$hosts" $what
     ends "$what of $hosts"
   done

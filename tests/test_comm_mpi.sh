@@ -60,8 +60,9 @@ for mpi in openmpi mpich; do
   for n in 2 3; do
     mpirun_of $mpi $n "$ranks" grid >"$work/log" 2>&1 || { fail "$mpi: grid of $n"; cat "$work/log"; }
   done
-  mpirun_of $mpi 3 "$ranks" point >"$work/log" 2>&1 || { fail "$mpi: point"; cat "$work/log"; }
-  mpirun_of $mpi 4 "$ranks" split >"$work/log" 2>&1 || { fail "$mpi: split"; cat "$work/log"; }
+  for what in rest point split; do
+    mpirun_of $mpi 4 "$ranks" $what >"$work/log" 2>&1 || { fail "$mpi: $what"; cat "$work/log"; }
+  done
   same_bits $mpi 3 mpi
   mpirun_of $mpi 3 "$ranks" mismatch >"$work/log" 2>&1 || { fail "$mpi: mismatch"; cat "$work/log"; }
   [ "$(grep -c 'rank 2' "$work/log")" -ge 3 ] || { fail "$mpi: mismatch does not name rank 2"; cat "$work/log"; }
@@ -71,7 +72,7 @@ for mpi in openmpi mpich; do
   unset LOCKSTEP_TRANSPORT
   same_bits $mpi 3 shm
   same_bits $mpi 4 shm+mpi "$work/on_hosts"
-  for what in grid mismatch; do
+  for what in grid rest mismatch; do
     mpirun_of $mpi 4 "$work/on_hosts" "$ranks" $what >"$work/log" 2>&1 || { fail "$mpi: $what, hosts"; cat "$work/log"; }
   done
 
