@@ -23,7 +23,8 @@ typedef struct head {
 } head;
 
 static size_t slots_offset(void) {
-    return (sizeof(head) + 63) / 64 * 64;
+    const size_t alignment = _Alignof(ls__board_slot);
+    return (sizeof(head) + alignment - 1) / alignment * alignment;
 }
 
 static size_t board_bytes(int ranks) {
