@@ -74,7 +74,7 @@ typedef struct ls__hier_wire {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool stop;
+    bool stop, running;
     ls__operation queue[LS__HIER_QUEUE];
     uint64_t given, done; /* operations, ever */
     ls_status status;     /* of the first that failed */
@@ -85,8 +85,9 @@ typedef struct ls__hier_wire {
 ls_status ls__hier_wire_open(ls__hier_wire *wire, ls__transport *transport, bool has_thread);
 /* Waits for what runs and ends the transport. */
 void ls__hier_wire_close(ls__hier_wire *wire);
-/* Gives an operation; its buffers must stay until it is waited for. Returns its number for the wait. */
-uint64_t ls__hier_wire_start(ls__hier_wire *wire, const ls__operation *operation);
+/* Gives an operation; its buffers must stay until it is waited for. Returns its number for the wait. `alone`:
+ * the caller has nothing else to do meanwhile, and runs it itself where nothing is before it. */
+uint64_t ls__hier_wire_start(ls__hier_wire *wire, const ls__operation *operation, bool alone);
 /* `times` (may be NULL) of operation `number`, if it is one of the last LS__HIER_QUEUE. */
 ls_status ls__hier_wire_wait(ls__hier_wire *wire, uint64_t number, ls_work_times *times);
 
@@ -101,6 +102,7 @@ typedef struct ls__hier_slot {
     int stream;
     uint64_t ticket; /* 0: nothing goes between machines */
     double total;
+    bool alone; /* the only chunk of its operation */
 } ls__hier_slot;
 
 typedef struct ls__hier {

@@ -14,7 +14,7 @@ ls_status ls__hier_run_local(ls__hier *hier, ls__operation *step) {
 }
 
 void ls__hier_launch(ls__hier *hier, ls__hier_slot *slot, const ls__operation *step) {
-    slot->ticket = ls__hier_wire_start(&hier->wire[slot->stream], step);
+    slot->ticket = ls__hier_wire_start(&hier->wire[slot->stream], step, slot->alone);
 }
 
 /* When all had arrived, and who was last: seen from here, another machine's last rank is the one of this
@@ -44,6 +44,7 @@ static ls_status start(ls__hier *hier, ls__operation *operation, const ls__hier_
     if (slot->count > plan->per_chunk)
         slot->count = plan->per_chunk;
     slot->stream = (int)(k % (size_t)hier->streams);
+    slot->alone = plan->elements <= plan->per_chunk;
     slot->ticket = 0;
     return plan->begin(hier, operation, slot);
 }

@@ -6,8 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Called with the lock, which is open meanwhile. */
+/* Called with the lock, which is open meanwhile; nobody else is running one. */
 static void run_next(ls__hier_wire *wire) {
+    wire->running = true;
     ls__operation *operation = &wire->queue[wire->done % LS__HIER_QUEUE];
     const bool works = wire->status == LS_OK;
     pthread_mutex_unlock(&wire->lock);
@@ -21,6 +22,7 @@ static void run_next(ls__hier_wire *wire) {
         wire->status = status;
         snprintf(wire->text, sizeof wire->text, "%s", ls_error_text());
     }
+    wire->running = false;
     wire->done++;
     pthread_cond_broadcast(&wire->changed);
 }
@@ -29,7 +31,7 @@ static void *serve(void *argument) {
     ls__hier_wire *wire = argument;
     pthread_mutex_lock(&wire->lock);
     while (!wire->stop || wire->done < wire->given) {
-        if (wire->done < wire->given)
+        if (wire->done < wire->given && !wire->running)
             run_next(wire);
         else
             pthread_cond_wait(&wire->changed, &wire->lock);
@@ -72,16 +74,16 @@ void ls__hier_wire_close(ls__hier_wire *wire) {
     pthread_cond_destroy(&wire->changed);
 }
 
-uint64_t ls__hier_wire_start(ls__hier_wire *wire, const ls__operation *operation) {
+uint64_t ls__hier_wire_start(ls__hier_wire *wire, const ls__operation *operation, bool alone) {
     pthread_mutex_lock(&wire->lock);
     while (wire->given - wire->done == LS__HIER_QUEUE)
         pthread_cond_wait(&wire->changed, &wire->lock);
     wire->queue[wire->given % LS__HIER_QUEUE] = *operation;
     const uint64_t number = ++wire->given;
-    if (wire->has_thread)
-        pthread_cond_broadcast(&wire->changed);
-    else
+    if (!wire->has_thread || (alone && wire->given == wire->done + 1))
         run_next(wire);
+    else
+        pthread_cond_broadcast(&wire->changed);
     pthread_mutex_unlock(&wire->lock);
     return number;
 }
