@@ -41,7 +41,7 @@ ls_status ls__split_run(ls__transport *transport, ls__operation *operation) {
 /* Whether rank a of the parent comes before rank b in their part. */
 static bool before(const ls__split *split, int a, int b) {
     return split->seat[a].key < split->seat[b].key ||
-           (split->seat[a].key == split->seat[b].key && a < b);
+           (a < b && split->seat[a].key == split->seat[b].key);
 }
 
 /* names[i]: what messages call rank i of this rank's part: its number in the world. */

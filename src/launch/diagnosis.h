@@ -38,7 +38,7 @@ json_t *ls__diagnosis_json(const ls__diagnosis *diagnosis);
 ls_status ls__flight_load(const char *folder, ls__flight_record **record, int *ranks,
                           void (*complain)(void *context, const char *line), void *context);
 /* One file's text; `name` for messages. */
-ls_status ls__flight_parse(const char *text, size_t bytes, const char *name,
+ls_status ls__flight_parse(const char *bytes, size_t size, const char *name,
                            ls__flight_record *record);
 
 #endif

@@ -45,7 +45,7 @@ static int find_place(const seat *all, int size, int me, int *rank, int *world) 
         if (all[r].color != all[me].color)
             continue;
         ++*world;
-        *rank += all[r].key < all[me].key || (all[r].key == all[me].key && r < me);
+        *rank += all[r].key < all[me].key || (r < me && all[r].key == all[me].key);
         if (first < 0 || all[r].key < all[first].key)
             first = r;
     }
