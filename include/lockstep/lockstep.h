@@ -12,6 +12,7 @@
 #include <lockstep/group.h>
 #include <lockstep/job.h>
 #include <lockstep/model.h>
+#include <lockstep/mpi.h>
 #include <lockstep/ops.h>
 #include <lockstep/optimizer.h>
 #include <lockstep/random.h>
