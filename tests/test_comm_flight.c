@@ -121,6 +121,7 @@ static void test_entries_are_read_whole(void **state) {
     (void)state;
     pthread_t thread[2];
     memset(&flight, 0, sizeof flight);
+    ls__flight_name_group(&flight, 2, 2, "another than the world");
     atomic_store(&stop, false);
     for (int i = 0; i < 2; i++)
         assert_int_equal(pthread_create(&thread[i], NULL, write_on, NULL), 0);

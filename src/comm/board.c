@@ -158,10 +158,8 @@ bool ls__board_read_phase(const ls__board_slot *slot, char phase[LS__FLIGHT_NAME
     char raw[LS__FLIGHT_NAME_BYTES];
     uint32_t version = atomic_load(&slot->phase_version);
     for (int i = 0; i < LS__BOARD_PHASE_WORDS; i++)
-        words[i] = atomic_load_explicit(&slot->phase[i], memory_order_relaxed);
-    uint64_t since = atomic_load_explicit(&slot->phase_since_ns, memory_order_relaxed);
-    uint64_t extra = atomic_load_explicit(&slot->phase_extra_ns, memory_order_relaxed);
-    atomic_thread_fence(memory_order_acquire);
+        words[i] = atomic_load(&slot->phase[i]);
+    uint64_t since = atomic_load(&slot->phase_since_ns), extra = atomic_load(&slot->phase_extra_ns);
     if ((version & 1) || atomic_load(&slot->phase_version) != version)
         return false;
     memcpy(raw, words, sizeof raw);

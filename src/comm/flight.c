@@ -20,14 +20,44 @@ enum {
     FROM_SEQUENCE
 };
 
+static const uint64_t CLAIMED = UINT64_MAX; /* as NUMBER */
+
 /* --- writing -------------------------------------------------------------------------------------- */
 
 static _Atomic uint64_t *words_of(ls__flight *flight, uint64_t number) {
     return flight->entry[(number - 1) % LS__FLIGHT_ENTRIES].word;
 }
 
+/* In order: whoever sees one of an entry's words sees that its number was taken away before. (No fences, which
+ * the thread sanitizer does not know.) */
 static void put(_Atomic uint64_t *word, uint64_t value) {
-    atomic_store_explicit(word, value, memory_order_relaxed);
+    atomic_store_explicit(word, value, memory_order_release);
+}
+
+static uint64_t get(const _Atomic uint64_t *word) {
+    return atomic_load_explicit(word, memory_order_acquire);
+}
+
+/* The world's operations run one after the other: while there is no other group, nobody else writes. */
+static bool is_shared(const ls__flight *flight) {
+    return atomic_load_explicit(&flight->shared, memory_order_relaxed);
+}
+
+static uint64_t next_number(ls__flight *flight) {
+    if (is_shared(flight))
+        return atomic_fetch_add_explicit(&flight->begun, 1, memory_order_relaxed) + 1;
+    uint64_t number = atomic_load_explicit(&flight->begun, memory_order_relaxed) + 1;
+    atomic_store_explicit(&flight->begun, number, memory_order_relaxed);
+    return number;
+}
+
+/* A reader that comes from now on sees no entry. False: another thread is writing it, or has; then this operation
+ * goes without. */
+static bool claim(const ls__flight *flight, _Atomic uint64_t *word, uint64_t seen) {
+    if (is_shared(flight))
+        return seen != CLAIMED && atomic_compare_exchange_strong(&word[NUMBER], &seen, CLAIMED);
+    put(&word[NUMBER], CLAIMED);
+    return true;
 }
 
 uint64_t ls__flight_begin(ls__flight *flight, const ls__operation *operation) {
@@ -35,10 +65,10 @@ uint64_t ls__flight_begin(ls__flight *flight, const ls__operation *operation) {
         return 0;
     const ls__header *header = &operation->header;
     const int root = ls__label_rank(operation->label, operation->root);
-    uint64_t number = atomic_fetch_add_explicit(&flight->begun, 1, memory_order_relaxed) + 1;
+    uint64_t number = next_number(flight);
     _Atomic uint64_t *word = words_of(flight, number);
-    put(&word[NUMBER], 0); /* a reader that comes now sees no entry */
-    atomic_thread_fence(memory_order_release);
+    if (!claim(flight, word, get(&word[NUMBER])))
+        return 0;
     put(&word[GROUP], header->group);
     put(&word[SEQUENCE], header->sequence);
     put(&word[COUNT], header->count);
@@ -51,7 +81,7 @@ uint64_t ls__flight_begin(ls__flight *flight, const ls__operation *operation) {
         put(&word[FROM], (uint32_t)ls__label_rank(operation->label, operation->from));
         put(&word[FROM_SEQUENCE], operation->recv_sequence);
     }
-    atomic_store_explicit(&word[NUMBER], number, memory_order_release);
+    put(&word[NUMBER], number);
     return number;
 }
 
@@ -60,17 +90,20 @@ void ls__flight_end(ls__flight *flight, uint64_t number, const ls__operation *op
     if (!flight || number == 0)
         return;
     _Atomic uint64_t *word = words_of(flight, number);
-    if (atomic_load_explicit(&word[NUMBER], memory_order_relaxed) != number)
+    if (get(&word[NUMBER]) != number || (is_shared(flight) && !claim(flight, word, number)))
         return; /* so many operations of other groups began meanwhile that its place was taken */
     put(&word[READY], operation->times.ready_ns);
     const int last = ls__label_rank(operation->label, operation->times.last_rank);
     put(&word[OUTCOME], (uint32_t)status | (uint64_t)(uint32_t)last << 32);
-    atomic_store_explicit(&word[END], operation->times.end_ns, memory_order_release);
+    put(&word[END], operation->times.end_ns);
+    put(&word[NUMBER], number);
 }
 
 void ls__flight_name_group(ls__flight *flight, uint64_t id, int size, const char *name) {
     if (!flight)
         return;
+    if (id != 1)
+        atomic_store(&flight->shared, 1);
     for (int i = 0; i < LS__FLIGHT_GROUPS; i++) {
         ls__flight_group *group = &flight->group[i];
         uint32_t none = 0;
@@ -145,10 +178,9 @@ static bool read_entry(const _Atomic uint64_t *word, ls__flight_entry *entry) {
         value[END] = atomic_load_explicit(&word[END], memory_order_acquire);
         for (int i = NUMBER + 1; i < LS__FLIGHT_WORDS; i++) {
             if (i != END)
-                value[i] = atomic_load_explicit(&word[i], memory_order_relaxed);
+                value[i] = atomic_load_explicit(&word[i], memory_order_acquire);
         }
-        atomic_thread_fence(memory_order_acquire);
-        if (value[NUMBER] &&
+        if (value[NUMBER] && value[NUMBER] != CLAIMED &&
             atomic_load_explicit(&word[NUMBER], memory_order_relaxed) == value[NUMBER]) {
             decode(value, entry);
             return true;

@@ -2,8 +2,9 @@
  * writes into memory that nobody else touches; what they say is read after a failure, by the rank itself or,
  * where the memory is the launcher's (board.h), by the launcher, also of a rank that SIGKILL ended.
  *
- * Writers are the threads that run operations, one an entry; a reader may come at any time and in another
- * process, so an entry carries its number last and a reader that finds it changed looks again. */
+ * Writers are the threads that run operations, one a group; with several groups they claim an entry before they
+ * write it. A reader may come at any time and in another process, so an entry carries its number last and a
+ * reader that finds it changed looks again. */
 #ifndef LS_COMM_FLIGHT_H
 #define LS_COMM_FLIGHT_H
 
@@ -44,6 +45,7 @@ typedef struct ls__flight_group {
 
 typedef struct ls__flight {
     _Alignas(64) _Atomic uint64_t begun; /* operations, ever */
+    _Atomic uint32_t shared;             /* there is more than one group */
     struct {
         _Alignas(128) _Atomic uint64_t word[LS__FLIGHT_WORDS]; /* of an ls__flight_entry */
     } entry[LS__FLIGHT_ENTRIES];

@@ -43,9 +43,9 @@ static void show_phase(ls__board_slot *slot, const ls__pulse *own, uint64_t sinc
     memcpy(words, own->phase, sizeof words);
     atomic_fetch_add(&slot->phase_version, 1);
     for (int i = 0; i < LS__BOARD_PHASE_WORDS; i++)
-        atomic_store_explicit(&slot->phase[i], words[i], memory_order_relaxed);
-    atomic_store_explicit(&slot->phase_since_ns, since_ns, memory_order_relaxed);
-    atomic_store_explicit(&slot->phase_extra_ns, own->phase_extra_ns, memory_order_relaxed);
+        atomic_store(&slot->phase[i], words[i]);
+    atomic_store(&slot->phase_since_ns, since_ns);
+    atomic_store(&slot->phase_extra_ns, own->phase_extra_ns);
     atomic_fetch_add(&slot->phase_version, 1);
 }
 
