@@ -229,11 +229,11 @@ static void find_waiting(ls__diagnosis *d, ls__stall *s, int size) {
     }
 }
 
-/* The other ends of a message that `rank` waits for. Only in a group of all are its ranks the world's. */
-static void find_ends(ls__diagnosis *d, ls__stall *s, int rank, int size) {
+/* The other ends of a message that `rank` waits for. */
+static void find_ends(ls__diagnosis *d, ls__stall *s, int rank) {
     const ls__flight_entry *e = &s->entry;
     s->waiting[rank] = true;
-    for (int peer = 0; peer < d->ranks && size == d->ranks; peer++) {
+    for (int peer = 0; peer < d->ranks; peer++) {
         const ls__flight_record *record = &d->record[peer];
         uint64_t sequence;
         if (sends_to(e, peer, &sequence))
@@ -258,7 +258,7 @@ static ls_status add_stall(ls__diagnosis *d, const ls__flight_entry *e, int rank
     if (peer < 0)
         find_waiting(d, s, size);
     else
-        find_ends(d, s, rank, size);
+        find_ends(d, s, rank);
     say_stall(d, s);
     return LS_OK;
 }
