@@ -19,7 +19,7 @@ ls_tensor *ls_bias_gelu_tanh(ls_step *step, ls_tensor *x, ls_tensor *bias) {
         !ls__tensor_check(step, bias, LS_F32, "bias_gelu_tanh"))
         return NULL;
     size_t columns = x->dims ? x->shape[x->dims - 1] : 0;
-    if (bias->dims != 1 || bias->shape[0] != columns || x == bias) {
+    if (columns == 0 || bias->dims != 1 || bias->shape[0] != columns || x == bias) {
         char tx[LS__SHAPE_TEXT], tb[LS__SHAPE_TEXT];
         return ls__step_fail(
             step, ls__fail(LS_ERR_ARGUMENT,

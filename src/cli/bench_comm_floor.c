@@ -8,8 +8,12 @@
 #include "base/error.h"
 #include <stdlib.h>
 
+struct stream_arguments {
+    float *x;
+};
+
 LS_KERNEL(stream_body) {
-    float *x = (float *)(uintptr_t)arguments;
+    float *x = ((const struct stream_arguments *)arguments)->x;
     for (size_t i = begin; i < end; i++)
         x[i] += 1;
 }
@@ -17,11 +21,12 @@ LS_KERNEL(stream_body) {
 static ls_status measure(ls_group *group, float *x, size_t elements, size_t iterations,
                          double *times, double *us) {
     ls__cpu_level level;
+    const struct stream_arguments stream = {x};
     LS_TRY(ls__cpu_level_choose(getenv("LOCKSTEP_CPU"), &level));
     for (size_t i = 0; i < iterations + 2; i++) { /* two to warm up */
         LS_TRY(ls_barrier(group));
         uint64_t begin = ls__now_ns();
-        stream_body[level](x, 0, elements);
+        stream_body[level](&stream, 0, elements);
         if (i >= 2)
             times[i - 2] = (double)(ls__now_ns() - begin) / 1e3;
     }
