@@ -33,7 +33,7 @@ listed=$("$lockstep" bench --help | awk '/^Operations/ { on = 1; next } on && NF
 for name in $listed; do
   case $name in
   all_reduce*) bus=4/3 ;;
-  reduce_scatter | all_gather | gather | scatter | all_to_all) bus=2/3 ;;
+  reduce_scatter* | all_gather* | gather* | scatter* | all_to_all*) bus=2/3 ;;
   *) bus=1 ;;
   esac
   bytes=300000
@@ -43,7 +43,7 @@ for name in $listed; do
   measured $bus $bytes "$name" --sizes 300000 --registered --dtype bf16
   [ "$(value dtype) $(value registered)" = "bf16 true" ] || fail "$name: $(cat "$work/out")"
 done
-for name in all_reduce reduce_scatter all_gather send; do
+for name in all_reduce reduce_scatter all_gather reduce gather scatter all_to_all all_to_all_v send; do
   grep -q "^$name" <<<"$listed" || fail "--help does not list $name"
 done
 

@@ -15,7 +15,8 @@
 typedef struct ls__bench_call {
     ls_group *group;
     void *send, *recv;
-    size_t count; /* elements of a block */
+    size_t count;   /* elements of a block */
+    size_t *counts; /* (ranks), each `count`: for the uneven forms */
     ls_dtype dtype;
     ls_op op;
     int root;

@@ -46,6 +46,26 @@ static ls__bench_origin of_neighbour(int rank, int ranks, int root, size_t block
     return (ls__bench_origin){(rank + ranks - 1) % ranks, block};
 }
 
+static ls__bench_origin reduced_at_root(int rank, int ranks, int root, size_t block) {
+    (void)ranks;
+    return (ls__bench_origin){rank == root ? LS__BENCH_REDUCED : LS__BENCH_NOTHING, block};
+}
+
+static ls__bench_origin gathered_at_root(int rank, int ranks, int root, size_t block) {
+    (void)ranks;
+    return (ls__bench_origin){rank == root ? (int)block : LS__BENCH_NOTHING, 0};
+}
+
+static ls__bench_origin share_of_root(int rank, int ranks, int root, size_t block) {
+    (void)ranks, (void)block;
+    return (ls__bench_origin){root, (size_t)rank};
+}
+
+static ls__bench_origin exchanged(int rank, int ranks, int root, size_t block) {
+    (void)ranks, (void)root;
+    return (ls__bench_origin){(int)block, (size_t)rank};
+}
+
 static ls__bench_origin nothing(int rank, int ranks, int root, size_t block) {
     (void)rank, (void)ranks, (void)root, (void)block;
     return (ls__bench_origin){LS__BENCH_NOTHING, 0};
@@ -73,6 +93,42 @@ static ls_status run_broadcast(const ls__bench_call *c) {
     return ls_broadcast(c->group, c->recv, c->count, c->dtype, c->root);
 }
 
+static ls_status run_reduce(const ls__bench_call *c) {
+    return ls_reduce(c->group, c->send, c->recv, c->count, c->dtype, c->op, c->root);
+}
+
+static ls_status run_gather(const ls__bench_call *c) {
+    return ls_gather(c->group, c->send, c->recv, c->count, c->dtype, c->root);
+}
+
+static ls_status run_scatter(const ls__bench_call *c) {
+    return ls_scatter(c->group, c->send, c->recv, c->count, c->dtype, c->root);
+}
+
+static ls_status run_all_to_all(const ls__bench_call *c) {
+    return ls_all_to_all(c->group, c->send, c->recv, c->count, c->dtype);
+}
+
+static ls_status run_reduce_scatter_v(const ls__bench_call *c) {
+    return ls_reduce_scatter_v(c->group, c->send, c->recv, c->counts, c->dtype, c->op);
+}
+
+static ls_status run_all_gather_v(const ls__bench_call *c) {
+    return ls_all_gather_v(c->group, c->send, c->recv, c->counts, c->dtype);
+}
+
+static ls_status run_gather_v(const ls__bench_call *c) {
+    return ls_gather_v(c->group, c->send, c->recv, c->counts, c->dtype, c->root);
+}
+
+static ls_status run_scatter_v(const ls__bench_call *c) {
+    return ls_scatter_v(c->group, c->send, c->recv, c->counts, c->dtype, c->root);
+}
+
+static ls_status run_all_to_all_v(const ls__bench_call *c) {
+    return ls_all_to_all_v(c->group, c->send, c->counts, c->recv, c->counts, c->dtype);
+}
+
 /* A ring: to the next rank, from the one before. */
 static ls_status run_sendrecv(const ls__bench_call *c) {
     int rank = ls_group_rank(c->group), ranks = ls_group_size(c->group);
@@ -80,14 +136,8 @@ static ls_status run_sendrecv(const ls__bench_call *c) {
         memcpy(c->recv, c->send, c->count * ls_dtype_size(c->dtype));
         return LS_OK;
     }
-    int to = (rank + 1) % ranks, from = (rank + ranks - 1) % ranks;
-    /* Half of them first receive: a send may wait for its receiver. */
-    if (rank % 2 == 0) {
-        ls_status status = ls_send(c->group, c->send, c->count, c->dtype, to);
-        return status == LS_OK ? ls_recv(c->group, c->recv, c->count, c->dtype, from) : status;
-    }
-    ls_status status = ls_recv(c->group, c->recv, c->count, c->dtype, from);
-    return status == LS_OK ? ls_send(c->group, c->send, c->count, c->dtype, to) : status;
+    return ls_sendrecv(c->group, c->send, c->count, (rank + 1) % ranks, c->recv, c->count,
+                       (rank + ranks - 1) % ranks, c->dtype);
 }
 
 static ls_status run_barrier(const ls__bench_call *c) {
@@ -144,6 +194,98 @@ static const ls__bench_operation broadcast = {
     .run = run_broadcast,
 };
 
+static const ls__bench_operation reduce = {
+    .name = "reduce",
+    .what = "--root gets the reduction of all",
+    .in_place = LS__BENCH_IN_PLACE_CAN,
+    .bus = bus_one,
+    .origin = reduced_at_root,
+    .run = run_reduce,
+};
+
+static const ls__bench_operation gather = {
+    .name = "gather",
+    .what = "--root gets the blocks of all",
+    .recv_blocks = true,
+    .in_place = LS__BENCH_IN_PLACE_CAN,
+    .bus = bus_share,
+    .origin = gathered_at_root,
+    .run = run_gather,
+};
+
+static const ls__bench_operation scatter = {
+    .name = "scatter",
+    .what = "every rank gets its block of --root",
+    .send_blocks = true,
+    .in_place = LS__BENCH_IN_PLACE_CAN,
+    .bus = bus_share,
+    .origin = share_of_root,
+    .run = run_scatter,
+};
+
+static const ls__bench_operation all_to_all = {
+    .name = "all_to_all",
+    .what = "every rank gets its block of each",
+    .send_blocks = true,
+    .recv_blocks = true,
+    .in_place = LS__BENCH_IN_PLACE_CAN,
+    .bus = bus_share,
+    .origin = exchanged,
+    .run = run_all_to_all,
+};
+
+/* The forms with a count for each rank, at equal counts, so that they compare with those above. */
+
+static const ls__bench_operation reduce_scatter_v = {
+    .name = "reduce_scatter_v",
+    .what = "reduce_scatter with a count for each rank (equal ones here)",
+    .send_blocks = true,
+    .in_place = LS__BENCH_IN_PLACE_CAN,
+    .bus = bus_share,
+    .origin = reduced_share,
+    .run = run_reduce_scatter_v,
+};
+
+static const ls__bench_operation all_gather_v = {
+    .name = "all_gather_v",
+    .what = "all_gather with a count for each rank (equal ones here)",
+    .recv_blocks = true,
+    .in_place = LS__BENCH_IN_PLACE_CAN,
+    .bus = bus_share,
+    .origin = gathered,
+    .run = run_all_gather_v,
+};
+
+static const ls__bench_operation gather_v = {
+    .name = "gather_v",
+    .what = "gather with a count for each rank (equal ones here)",
+    .recv_blocks = true,
+    .in_place = LS__BENCH_IN_PLACE_CAN,
+    .bus = bus_share,
+    .origin = gathered_at_root,
+    .run = run_gather_v,
+};
+
+static const ls__bench_operation scatter_v = {
+    .name = "scatter_v",
+    .what = "scatter with a count for each rank (equal ones here)",
+    .send_blocks = true,
+    .in_place = LS__BENCH_IN_PLACE_CAN,
+    .bus = bus_share,
+    .origin = share_of_root,
+    .run = run_scatter_v,
+};
+
+static const ls__bench_operation all_to_all_v = {
+    .name = "all_to_all_v",
+    .what = "all_to_all with counts for each pair (equal ones here)",
+    .send_blocks = true,
+    .recv_blocks = true,
+    .bus = bus_share,
+    .origin = exchanged,
+    .run = run_all_to_all_v,
+};
+
 static const ls__bench_operation sendrecv = {
     .name = "sendrecv",
     .what = "send to the next rank, recv from the one before",
@@ -162,10 +304,23 @@ static const ls__bench_operation barrier = {
 };
 
 static const ls__bench_operation *const operations[] = {
-    &all_reduce,     &all_reduce_weighted,
-    &reduce_scatter, &all_gather,
-    &broadcast,      &sendrecv,
-    &barrier,        NULL,
+    &all_reduce,
+    &all_reduce_weighted,
+    &reduce_scatter,
+    &all_gather,
+    &broadcast,
+    &reduce,
+    &gather,
+    &scatter,
+    &all_to_all,
+    &reduce_scatter_v,
+    &all_gather_v,
+    &gather_v,
+    &scatter_v,
+    &all_to_all_v,
+    &sendrecv,
+    &barrier,
+    NULL,
 };
 
 const ls__bench_operation *const *ls__bench_operations(void) {

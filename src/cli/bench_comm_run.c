@@ -92,8 +92,11 @@ static ls_status create_buffers(const bench *b, row *r) {
     size_t block = r->call.count * ls_dtype_size(r->call.dtype);
     bool one = b->settings->in_place || operation->in_place == LS__BENCH_IN_PLACE_ALWAYS;
     r->times = calloc(r->iterations, sizeof *r->times);
-    if (!r->times)
+    r->call.counts = calloc((size_t)b->ranks, sizeof *r->call.counts);
+    if (!r->times || !r->call.counts)
         return ls__fail(LS_ERR_MEMORY, "no memory for %zu times", r->iterations);
+    for (int rank = 0; rank < b->ranks; rank++)
+        r->call.counts[rank] = r->call.count;
     if (operation->empty)
         return LS_OK;
     for (int i = 0; i < (one ? 1 : 2); i++)
@@ -236,6 +239,7 @@ static ls_status run_size(const bench *b, size_t bytes) {
         if (!s->registered) /* what is registered ends with the job */
             free(r.memory[i]);
     free(r.times);
+    free(r.call.counts);
     return status;
 }
 
