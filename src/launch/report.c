@@ -136,6 +136,9 @@ static void print_failure(const ls__launch_job *job, const ls__diagnosis *d) {
     const ls__lines *words = last_words(first);
     size_t count = ls__lines_tail_count(words);
     const char *introduction = count ? "; its last lines:" : " without a word";
+    /* code 4 and an error of the library: it found another rank dead, stopped or of another opinion */
+    bool gave_up = d && !first->signal && first->exit_code == LS__EXIT_RANKS &&
+                   d->record[first->number].failure[0];
     char how[120], host[LS__FLIGHT_NAME_BYTES + 8] = "";
     if (count && first->number == 0 && job->options->rank0_speaks) { /* they passed already */
         count = 0;
@@ -146,8 +149,9 @@ static void print_failure(const ls__launch_job *job, const ls__diagnosis *d) {
         snprintf(how, sizeof how, "exited with code 0 without leaving the job (ls_job_finish)");
     if (d && d->record[first->number].pid)
         snprintf(host, sizeof host, "host %s, ", d->record[first->number].host);
-    fprintf(stderr, "%s: rank %d (%spid %d) failed first: it %s after %.1f s%s\n", job->command,
-            first->number, host, (int)first->pid, how, seconds_of(job, first), introduction);
+    fprintf(stderr, "%s: rank %d (%spid %d) %s first: it %s after %.1f s%s\n", job->command,
+            first->number, host, (int)first->pid, gave_up ? "gave up" : "failed", how,
+            seconds_of(job, first), introduction);
     for (size_t i = 0; i < count; i++)
         fprintf(stderr, "    %s\n", ls__lines_tail(words, i));
     if (first->signal == SIGKILL)
