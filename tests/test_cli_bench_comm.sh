@@ -65,6 +65,16 @@ check "$(value floor_us) > 0 && ($(value floor_ratio) - $(value us_p50) / $(valu
 [ "$(value ranks)" = 2 ] || fail "two ranks are not the default: $(value ranks)"
 bench broadcast --root 1 --sizes 4,64K --iterations 3
 [ "$(grep -c ' right$' "$work/out")" = 2 ] || fail "the table: $(cat "$work/out")"
+# head_is TEXT ARGS...: the first line of the table says what was called, and no more
+head_is() {
+  local want=$1
+  shift
+  bench "$@" --iterations 1
+  [ "$(head -n 1 "$work/out")" = "$want" ] || fail "head of $*: $(head -n 1 "$work/out")"
+}
+head_is "barrier, 2 ranks over shm" barrier
+head_is "broadcast of f32, 2 ranks over shm, ordinary memory, in place" broadcast --sizes 4
+head_is "all_reduce of i8, max, 2 ranks over shm, ordinary memory, out of place" all_reduce --sizes 4 --dtype i8 --op max
 "$lockstep" bench all_reduce --ranks 1 --sizes 4 | grep -q 'over self' || fail "a world of one"
 "$lockstep" run -n 2 -- "$lockstep" bench all_reduce --sizes 4 --format json | grep -q '"ranks":2' || fail "as a rank"
 

@@ -181,11 +181,19 @@ static ls_status print_json(const bench *b, const row *r) {
 static void print_head(const bench *b) {
     const ls__bench_comm_settings *s = b->settings;
     static const char *const ops[LS_OP_COUNT] = {"sum", "product", "min", "max", "avg"};
-    printf("%s of %s, %s, %d rank%s over %s, %s memory, %s\n", s->operation->name,
-           dtype_text(s->dtype), ops[s->op], b->ranks, b->ranks == 1 ? "" : "s",
-           ls_job_transport(b->job), s->registered ? "registered" : "ordinary",
-           s->in_place || s->operation->in_place == LS__BENCH_IN_PLACE_ALWAYS ? "in place"
-                                                                              : "out of place");
+    const ls__bench_operation *operation = s->operation;
+    bool in_place = s->in_place || operation->in_place == LS__BENCH_IN_PLACE_ALWAYS;
+    bool reduces = operation->origin(0, 1, 0, 0).rank == LS__BENCH_REDUCED;
+    printf("%s", operation->name);
+    if (!operation->empty)
+        printf(" of %s", dtype_text(s->dtype));
+    if (reduces)
+        printf(", %s", ops[s->op]);
+    printf(", %d rank%s over %s", b->ranks, b->ranks == 1 ? "" : "s", ls_job_transport(b->job));
+    if (!operation->empty)
+        printf(", %s memory, %s", s->registered ? "registered" : "ordinary",
+               in_place ? "in place" : "out of place");
+    putchar('\n');
     printf("%12s %12s %12s %12s %12s%s  %s\n", "bytes", "us p50", "us p99", "algbw GB/s",
            "busbw GB/s", s->floor ? "     floor us  x floor" : "", "result");
 }
