@@ -44,6 +44,14 @@ measured gpt "(6 * $((50 * 16 + 8 * 16 + 12 * 16 * 16 + 13 * 16 + 32)) + 12 * 16
 grep -q 'context=8,vocab=50' "$work/out" || fail "gpt: --seq is not the context"
 [ "$(value ranks)$(value threads)" = 22 ] || fail "gpt: ranks and threads"
 check "($(value tokens_per_s) / $(value samples_per_s) / 8 - 1) ^ 2 < 1e-8" "gpt: tokens_per_s"
+# variables that are set but empty count as not set; as a rank of a job, the job says how many there are
+RANK='' LOCKSTEP_MPI='' bench --model mlp:4,2 --steps 1 --ranks 2
+[ "$(value ranks)" = 2 ] || fail "an empty RANK: ranks $(value ranks)"
+"$lockstep" run -n 2 --no-prefix -- "$lockstep" bench train --model mlp:4,2 --steps 1 --format json >"$work/out" 2>"$work/err" ||
+  fail "as a rank: $(cat "$work/err")"
+[ "$(value ranks)" = 2 ] || fail "as a rank: ranks $(value ranks)"
+"$lockstep" run -n 2 -- "$lockstep" bench train --model mlp:4,2 --batch 7 >"$work/out" 2>"$work/err" && fail "as a rank: --batch 7"
+grep -q "no multiple of the job's 2 ranks" "$work/err" || fail "as a rank, --batch 7: $(cat "$work/err")"
 # --recompute: less memory, and it says so
 activations=(--model gpt:layers=8,heads=2,width=64,context=64,vocab=64 --batch 64 --steps 1 --warmup 0)
 bench "${activations[@]}"
@@ -73,6 +81,8 @@ refused 2 "vocab is missing" train --model gpt:layers=1,heads=1,width=8,context=
 refused 2 "cnn has no context" train --model cnn --seq 8
 refused 2 "--batch 3 is no multiple of --ranks 2" train --model cnn --batch 3 --ranks 2
 refused 2 "--dtype" train --model cnn --dtype f16
+refused 2 "cnn has no blocks to compute again" train --model cnn --recompute
+LOCKSTEP_TRANSPORT=pigeon refused 2 "LOCKSTEP_TRANSPORT: 'pigeon'" train --model cnn --ranks 2
 refused 2 "--steps: '0'" train --model cnn --steps 0
 refused 2 "unknown option --stepz" train --model cnn --stepz 1
 # --profile: each operation of the model, and times that make up the steps

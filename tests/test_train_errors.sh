@@ -47,6 +47,7 @@ expect 2 'lr' "${cnn[@]}" --lr fast
 expect 2 'batch-size' "${cnn[@]}" --batch-size 0
 expect 2 'nesterov' "${cnn[@]}" --optimizer sgd --nesterov
 expect 2 'surplus' "${cnn[@]}" surplus
+expect 2 'recompute: cnn has no blocks' "${cnn[@]}" --recompute
 LOCKSTEP_TRANSPORT=pigeon expect 2 'LOCKSTEP_TRANSPORT.*pigeon' "${cnn[@]}"
 
 # break_copy NAME: a fresh copy of the data to damage

@@ -15,7 +15,7 @@ static int check_together(const ls__command *command, const ls__bench_settings *
         return ls__usage_error(command, "unexpected argument %s", argv[first]);
     if (!s->model)
         return ls__usage_error(command, "--model is missing, for example --model cnn");
-    if (s->batch % s->ranks != 0)
+    if (!ls__is_rank() && s->batch % s->ranks != 0)
         return ls__usage_error(command, "--batch %lld is no multiple of --ranks %lld",
                                (long long)s->batch, (long long)s->ranks);
     return 0;
@@ -28,6 +28,7 @@ static bool parse(int argc, char **argv, ls__bench_settings *s, int *code) {
         NULL,
     };
     const char *ranks = NULL;
+    bool transport_given = false;
     const ls__option options[] = {
         {.name = "model",
          .placeholder = "SPEC",
@@ -56,6 +57,7 @@ static bool parse(int argc, char **argv, ls__bench_settings *s, int *code) {
          .placeholder = "N",
          .kind = LS__OPTION_TEXT,
          .text = &ranks,
+         .given = &s->ranks_given,
          .fallback = "1",
          .help = "processes to train with on this machine, or auto: one for each core"},
         {.name = "threads",
@@ -92,7 +94,8 @@ static bool parse(int argc, char **argv, ls__bench_settings *s, int *code) {
          .kind = LS__OPTION_CHOICE,
          .choice = &s->transport,
          .choices = "shm|tcp",
-         .fallback = "shm",
+         .given = &transport_given,
+         .fallback = "shm, or LOCKSTEP_TRANSPORT",
          .help = "how the ranks talk"},
         {.name = "progress",
          .kind = LS__OPTION_CHOICE,
@@ -137,7 +140,9 @@ static bool parse(int argc, char **argv, ls__bench_settings *s, int *code) {
     *code = 0;
     if (ranks && !ls__ranks_parse(ranks, &s->ranks, &why))
         *code = ls__usage_error(&command, "--ranks %s: %s", ranks, why);
-    if (*code == 0)
+    else if (!ls__transport_choose(&command, transport_given, &s->transport))
+        *code = LS__EXIT_USAGE;
+    else
         *code = check_together(&command, s, argc, first, argv);
     return *code == 0;
 }
@@ -149,6 +154,9 @@ static ls_status complete_spec(const ls__bench_settings *s, char text[LS__SPEC_T
     if (s->seq && spec.kind != LS__GPT)
         return ls__fail(LS_ERR_ARGUMENT, "--seq %lld: %s has no context, only gpt has",
                         (long long)s->seq, spec.text);
+    if (s->recompute && spec.kind != LS__GPT)
+        return ls__fail(LS_ERR_ARGUMENT,
+                        "--recompute: %s has no blocks to compute again, only gpt has", spec.text);
     snprintf(text, LS__SPEC_TEXT, "%s", spec.text);
     if (!s->seq)
         return LS_OK;

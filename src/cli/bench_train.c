@@ -18,6 +18,7 @@ typedef struct bench {
     const ls__bench_settings *settings;
     ls_job *job;
     ls_group *world;
+    int ranks;
     ls_device *device;
     ls_dtype dtype; /* that is computed in */
     ls_model *model;
@@ -49,10 +50,14 @@ static ls_status create(bench *b, const char *spec) {
     const ls_job_options job = {.log = log_line};
     LS_TRY(ls_job_init(&b->job, &job));
     b->world = ls_job_world(b->job);
-    if (s->ranks != ls_group_size(b->world))
+    b->ranks = ls_group_size(b->world);
+    if (s->ranks_given && s->ranks != b->ranks)
         return ls__fail(LS_ERR_ARGUMENT, "--ranks %lld inside of a job of WORLD_SIZE %d",
-                        (long long)s->ranks, ls_group_size(b->world));
-    b->batch = (size_t)(s->batch / s->ranks);
+                        (long long)s->ranks, b->ranks);
+    if (s->batch % b->ranks != 0)
+        return ls__fail(LS_ERR_ARGUMENT, "--batch %lld is no multiple of the job's %d ranks",
+                        (long long)s->batch, b->ranks);
+    b->batch = (size_t)(s->batch / b->ranks);
     LS_TRY(ls_device_cpu(&b->device, (int)s->threads));
     b->dtype = ls__cli_dtype_choose("lockstep bench train", b->device, s->dtype,
                                     ls_group_rank(b->world) == 0);
@@ -185,7 +190,7 @@ static ls_status print_json(const bench *b, const figures *f) {
     json_t *object = json_pack(
         "{s:s, s:I, s:o, s:I, s:I, s:s, s:b, s:I, s:I, s:f, s:f, s:o, s:f, s:f, s:f, s:f}", "model",
         ls_model_spec(b->model), "batch", (json_int_t)s->batch, "seq",
-        context ? json_integer((json_int_t)context) : json_null(), "ranks", (json_int_t)s->ranks,
+        context ? json_integer((json_int_t)context) : json_null(), "ranks", (json_int_t)b->ranks,
         "threads", (json_int_t)s->threads, "dtype", ls__cli_dtype_name(b->dtype), "recompute",
         s->recompute, "params", (json_int_t)ls_model_element_count(b->model), "steps",
         (json_int_t)s->steps, "step_ms_p50", f->step_ms, "samples_per_s", f->samples_per_s,
@@ -203,9 +208,8 @@ static ls_status print(const bench *b, const figures *f) {
     printf("model          %s, %zu parameters, %s%s\n", ls_model_spec(b->model),
            ls_model_element_count(b->model), ls__cli_dtype_name(b->dtype),
            s->recompute ? ", recomputed" : "");
-    printf("job            batch %lld, %lld rank%s of %lld thread%s\n", (long long)s->batch,
-           (long long)s->ranks, s->ranks == 1 ? "" : "s", (long long)s->threads,
-           s->threads == 1 ? "" : "s");
+    printf("job            batch %lld, %d rank%s of %lld thread%s\n", (long long)s->batch, b->ranks,
+           b->ranks == 1 ? "" : "s", (long long)s->threads, s->threads == 1 ? "" : "s");
     printf("step           %.2f ms, median of %lld (%.2f to %.2f)\n", f->step_ms,
            (long long)s->steps, b->times[0], b->times[s->steps - 1]);
     printf("throughput     %.1f samples/s", f->samples_per_s);
@@ -213,7 +217,7 @@ static ls_status print(const bench *b, const figures *f) {
         printf(", %.0f tokens/s", f->samples_per_s * (double)context);
     printf("\narithmetic     %.1f GFLOP/s, %.1f %% of %.1f (matrix product)\n", f->gflops,
            100 * f->gflops / f->peak_gflops, f->peak_gflops);
-    printf("peak memory    %.0f MiB%s\n", f->peak_rss_mb, s->ranks == 1 ? "" : " a rank");
+    printf("peak memory    %.0f MiB%s\n", f->peak_rss_mb, b->ranks == 1 ? "" : " a rank");
     return LS_OK;
 }
 

@@ -28,8 +28,14 @@ bool ls__ranks_parse(const char *text, int64_t *ranks, const char **why) {
     return true;
 }
 
+/* A variable that is set but empty counts as not set (docs/environment.md). */
+static bool is_set(const char *name) {
+    const char *value = getenv(name);
+    return value && *value;
+}
+
 bool ls__is_rank(void) {
-    return getenv("RANK") || getenv("LOCKSTEP_MPI") || ls__mpi_launcher();
+    return is_set("RANK") || is_set("LOCKSTEP_MPI") || ls__mpi_launcher();
 }
 
 bool ls__transport_choose(const ls__command *command, bool given, int *transport) {

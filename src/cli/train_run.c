@@ -54,6 +54,9 @@ static ls_status check_fit(const ls_dataset *dataset, const char *data, const ls
 static ls_status open_data(const ls__train_settings *s, ls_dataset **dataset) {
     ls__spec spec;
     LS_TRY(ls__spec_parse(&spec, s->model, 1));
+    if (s->recompute && spec.kind != LS__GPT)
+        return ls__fail(LS_ERR_ARGUMENT,
+                        "--recompute: %s has no blocks to compute again, only gpt has", spec.text);
     size_t context = spec.kind == LS__GPT ? spec.context : 1;
     LS_TRY(ls_dataset_open(dataset, s->data, context));
     ls_status status = ls__spec_parse(&spec, s->model, ls_dataset_classes(*dataset));
