@@ -161,6 +161,16 @@ static void test_matmul(void **state) {
         check_operation(&operations[i]);
 }
 
+static ls_tensor *build_attention(ls_step *step, ls_tensor **in) {
+    return ls_causal_attention(step, in[0], 3);
+}
+
+static void test_attention(void **state) {
+    (void)state;
+    const struct operation attention = {"causal_attention", build_attention, {3}, {{2, 70, 72}}, 1};
+    check_operation(&attention);
+}
+
 /* What a checkpoint's function rounds of its input is forgotten with what else it made. */
 static ls_tensor *inner_linear(ls_step *step, void *weight, ls_tensor *x) {
     return ls_linear(step, x, weight, NULL);
@@ -525,7 +535,7 @@ int main(void) {
         bf16_test(test_ten_steps),    bf16_test(test_optimizer_is_seen),
         bf16_test(test_load_is_seen), bf16_test(test_writing_is_seen),
         bf16_test(test_packed_once),  bf16_test(test_broadcast_is_seen),
-        bf16_test(test_unsupported),
+        bf16_test(test_unsupported),  bf16_test(test_attention),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

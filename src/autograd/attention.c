@@ -15,8 +15,9 @@ static ls_status attention_backward(ls_step *step, ls__node *node) {
     LS_TRY(ls__tape_gradient(step, qkv, &dqkv, &add));
     if (!dqkv)
         return LS_OK;
-    return step->device->table->attention_backward(step->device, qkv->dtype, &a->shape, qkv->data,
-                                                   y->data, a->saved, y->grad->data, dqkv, add);
+    return step->device->table->attention_backward(step->device, step->compute, &a->shape,
+                                                   qkv->data, y->data, a->saved, y->grad->data,
+                                                   dqkv, add);
 }
 
 ls_tensor *ls_causal_attention(ls_step *step, ls_tensor *qkv, size_t heads) {
@@ -46,12 +47,12 @@ ls_tensor *ls_causal_attention(ls_step *step, ls_tensor *qkv, size_t heads) {
     void *saved = NULL;
     if (recorded) {
         saved =
-            ls__step_alloc(step, table->attention_saved_bytes(step->device, qkv->dtype, &shape));
+            ls__step_alloc(step, table->attention_saved_bytes(step->device, step->compute, &shape));
         if (!saved)
             return NULL;
     }
     ls_status status =
-        table->attention_forward(step->device, qkv->dtype, &shape, qkv->data, y->data, saved);
+        table->attention_forward(step->device, step->compute, &shape, qkv->data, y->data, saved);
     if (status != LS_OK)
         return ls__step_fail(step, status);
     if (!recorded)

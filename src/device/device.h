@@ -238,6 +238,8 @@ typedef struct ls__device_table {
     ls_status (*embedding_backward)(ls_device *device, ls_dtype dtype, size_t table_rows,
                                     size_t columns, const int32_t *indices, size_t count,
                                     const void *dy, void *dtable, bool accumulate);
+    /* Attention. In LS_BF16 the factors of products are rounded, all arrays stay f32; where `lacks` names
+     * something it is LS_ERR_UNSUPPORTED. */
     /* Bytes that forward leaves in `saved` for backward. */
     size_t (*attention_saved_bytes)(ls_device *device, ls_dtype dtype, const ls__attention *shape);
     /* Causal; scores times 1/sqrt(head_size). saved NULL: no backward will follow. */

@@ -6,27 +6,18 @@
  * again, which is one of its five products, instead of reading (time, time) probabilities for each
  * head. The probabilities of one block, and their gradients, need (BLOCK, time) floats a thread
  * each. */
-#include <math.h>
-
-#include "device/cpu/cpu.h"
-#include "device/cpu/math.h"
+#include "device/cpu/attention.h"
 #include "device/cpu/onednn.h"
-#include "device/cpu/vector.h"
 
-enum { BLOCK = 64 };
-
-/* Probability = exp(score - most) * scale */
-typedef struct row_scale {
-    float most, scale;
-} row_scale;
+enum { BLOCK = LS__ATTENTION_BLOCK };
 
 struct attention_arguments {
     ls__attention shape;
     size_t workers;
     const float *qkv, *dy;
     float *y, *dqkv;
-    row_scale *rows; /* (batch, heads, time); NULL: not kept */
-    float *scratch;  /* (workers, 2, BLOCK, time) */
+    ls__attention_row *rows; /* (batch, heads, time); NULL: not kept */
+    float *scratch;          /* (workers, 2, BLOCK, time) */
     float scale;
     bool accumulate;
     dnnl_status_t *results; /* (workers) */
@@ -39,7 +30,7 @@ typedef struct head {
     const float *dy;
     float *y;
     size_t stride, y_stride; /* 3C, C */
-    row_scale *rows;         /* (time), or NULL */
+    ls__attention_row *rows; /* (time), or NULL */
 } head;
 
 static head head_of(const struct attention_arguments *g, size_t item) {
@@ -72,37 +63,6 @@ static dnnl_status_t product(char ta, char tb, size_t m, size_t n, size_t k, flo
                       (dnnl_dim_t)lda, b, (dnnl_dim_t)ldb, beta, c, (dnnl_dim_t)ldc);
 }
 
-/* Softmax of rows [begin, end) over their first t + 1 entries; the rest, up to `end`, becomes zero
- * as exp(-inf): rows of one length, a multiple of the vector width mostly, are faster than short
- * ones. `known`: rows of forward are read, and give the same bits again; else they are written. */
-LS_INLINE void softmax_rows(size_t begin, size_t end, float *scores, size_t stride, row_scale *rows,
-                            bool known) {
-    const row_scale *before = known ? rows : NULL;
-    for (size_t t = begin; t < end; t++) {
-        float *row = scores + (t - begin) * stride;
-        for (size_t j = t + 1; j < end; j++)
-            row[j] = -INFINITY;
-        float most = before ? before[t].most : ls__largest(row, end);
-        for (size_t j = 0; j < end; j++)
-            row[j] = ls__exp(row[j] - most);
-        float scale = before ? before[t].scale : 1.0F / ls__sum_values(row, row, 0, end);
-        for (size_t j = 0; j < end; j++)
-            row[j] *= scale;
-        if (rows && !before)
-            rows[t] = (row_scale){most, scale};
-    }
-}
-
-LS_INLINE void masked_softmax(size_t begin, size_t end, float *scores, size_t stride,
-                              row_scale *rows) {
-    softmax_rows(begin, end, scores, stride, rows, false);
-}
-
-LS_INLINE void masked_softmax_again(size_t begin, size_t end, float *scores, size_t stride,
-                                    row_scale *rows) {
-    softmax_rows(begin, end, scores, stride, rows, true);
-}
-
 LS_INLINE dnnl_status_t score_product(const struct attention_arguments *g, const head *h,
                                       size_t begin, size_t end, float *scores) {
     return product('N', 'T', end - begin, end, g->shape.head_size, g->scale,
@@ -117,25 +77,13 @@ LS_INLINE dnnl_status_t forward_head(const struct attention_arguments *g, const 
         dnnl_status_t result = score_product(g, h, begin, end, scores);
         if (result != dnnl_success)
             return result;
-        masked_softmax(begin, end, scores, end, h->rows);
+        ls__attention_softmax(begin, end, end, 1, scores, h->rows, false);
         result = product('N', 'N', end - begin, size, end, 1, scores, end, h->v, h->stride, 0,
                          h->y + begin * h->y_stride, h->y_stride);
         if (result != dnnl_success)
             return result;
     }
     return dnnl_success;
-}
-
-/* dp = p * (dp - sum(dp * p)) for rows [begin, end). p is zero above the diagonal, so dp is too. */
-LS_INLINE void softmax_slopes(size_t begin, size_t end, const float *probs, float *dprobs,
-                              size_t stride) {
-    for (size_t t = begin; t < end; t++) {
-        const float *p = probs + (t - begin) * stride;
-        float *dp = dprobs + (t - begin) * stride;
-        float sum = ls__sum_products(dp, p, 0, end);
-        for (size_t j = 0; j < end; j++)
-            dp[j] = p[j] * (dp[j] - sum);
-    }
 }
 
 /* The last block comes first: it touches all keys, so the gradients of keys and values are set
@@ -150,14 +98,14 @@ LS_INLINE dnnl_status_t backward_head(const struct attention_arguments *g, const
         const float *dy = h->dy + begin * h->y_stride, *q = h->q + begin * h->stride;
         float beta = end == time ? before : 1;
         dnnl_status_t result = score_product(g, h, begin, end, probs);
-        masked_softmax_again(begin, end, probs, end, h->rows);
+        ls__attention_softmax(begin, end, end, 1, probs, h->rows, true);
         if (result == dnnl_success)
             result = product('N', 'T', rows, end, size, 1, dy, h->y_stride, h->v, h->stride, 0,
                              dprobs, end);
         if (result == dnnl_success)
             result = product('T', 'N', end, size, rows, 1, probs, end, dy, h->y_stride, beta, h->dv,
                              h->stride);
-        softmax_slopes(begin, end, probs, dprobs, end);
+        ls__attention_slopes(begin, end, end, 1, probs, dprobs);
         if (result == dnnl_success)
             result = product('N', 'N', rows, size, end, g->scale, dprobs, end, h->k, h->stride,
                              before, h->dq + begin * h->stride, h->stride);
@@ -212,11 +160,13 @@ size_t ls__cpu_attention_saved_bytes(ls_device *device, ls_dtype dtype,
                                      const ls__attention *shape) {
     (void)device;
     (void)dtype;
-    return shape->batch * shape->heads * shape->time * sizeof(row_scale);
+    return shape->batch * shape->heads * shape->time * sizeof(ls__attention_row);
 }
 
 ls_status ls__cpu_attention_forward(ls_device *device, ls_dtype dtype, const ls__attention *shape,
                                     const void *qkv, void *y, void *saved) {
+    if (dtype == LS_BF16)
+        return ls__attention_bf16_forward(device, shape, qkv, y, saved);
     LS_TRY(ls__cpu_require_f32(dtype, "attention"));
     struct attention_arguments g = {.shape = *shape, .qkv = qkv, .y = y, .rows = saved};
     return attention_run(device, &g, "attention");
@@ -226,12 +176,14 @@ ls_status ls__cpu_attention_backward(ls_device *device, ls_dtype dtype, const ls
                                      const void *qkv, const void *y, const void *saved,
                                      const void *dy, void *dqkv, bool accumulate) {
     (void)y;
+    if (dtype == LS_BF16)
+        return ls__attention_bf16_backward(device, shape, qkv, saved, dy, dqkv, accumulate);
     LS_TRY(ls__cpu_require_f32(dtype, "attention"));
     struct attention_arguments g = {.shape = *shape,
                                     .qkv = qkv,
                                     .dy = dy,
                                     .dqkv = dqkv,
-                                    .rows = (row_scale *)saved,
+                                    .rows = (ls__attention_row *)saved,
                                     .accumulate = accumulate};
     return attention_run(device, &g, "attention backward");
 }

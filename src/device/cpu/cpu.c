@@ -107,6 +107,7 @@ static ls_status cpu_copy(ls_device *device, void *to, const void *from, size_t 
 
 static void cpu_destroy(ls_device *device) {
     ls__cpu *cpu = cpu_of(device);
+    ls__attention_plans_destroy(cpu->attention);
     ls__onednn_destroy(cpu->onednn);
     free(cpu->scratch);
     free(cpu);

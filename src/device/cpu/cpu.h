@@ -6,13 +6,15 @@
 #include "base/level.h"
 #include "device/device.h"
 
-typedef struct ls__onednn ls__onednn; /* onednn.h */
+typedef struct ls__onednn ls__onednn;                   /* onednn.h */
+typedef struct ls__attention_plans ls__attention_plans; /* attention_bf16.c */
 
 typedef struct ls__cpu {
     ls_device base;
     ls__onednn *onednn;
-    ls__cpu_level level; /* of the own kernels */
-    char *scratch;       /* grows to the largest need seen; one kernel at a time uses it */
+    ls__attention_plans *attention; /* made when first needed */
+    ls__cpu_level level;            /* of the own kernels */
+    char *scratch; /* grows to the largest need seen; one kernel at a time uses it */
     size_t scratch_bytes;
 } ls__cpu;
 
@@ -197,6 +199,7 @@ ls_status ls__cpu_class_powers_backward(ls_device *device, size_t rows, size_t c
                                         size_t first, const int32_t *targets,
                                         const ls__class_row *state, const float *most, float dloss,
                                         void *powers);
+void ls__attention_plans_destroy(ls__attention_plans *plans);
 ls_status ls__cpu_squared_error(ls_device *device, ls_dtype dtype, size_t count, const void *a,
                                 const void *b, float *loss);
 ls_status ls__cpu_count_correct(ls_device *device, ls_dtype dtype, size_t rows, size_t columns,

@@ -59,7 +59,7 @@ out:
     return status;
 }
 
-static void plan_destroy(ls__plan *plan) {
+void ls__plan_destroy(ls__plan *plan) {
     if (!plan)
         return;
     for (size_t i = 0; i < plan->argument_count; i++) {
@@ -83,7 +83,7 @@ static void forget_plans(ls__onednn *onednn) {
         while (onednn->slots[i]) {
             ls__plan *plan = onednn->slots[i];
             onednn->slots[i] = plan->next;
-            plan_destroy(plan);
+            ls__plan_destroy(plan);
         }
     }
     onednn->plan_count = 0;
@@ -148,7 +148,7 @@ static void plan_keep(ls_device *device, ls__plan *plan) {
     onednn->plan_count++;
 }
 
-static ls_status plan_new(ls__plan **plan, const ls__plan_key *key) {
+ls_status ls__plan_new(ls__plan **plan, const ls__plan_key *key) {
     *plan = calloc(1, sizeof **plan);
     if (!*plan)
         return ls__fail(LS_ERR_MEMORY, "cpu: no memory for a plan of %zu bytes", sizeof **plan);
@@ -161,10 +161,10 @@ ls_status ls__plan_find_or_build(ls_device *device, const ls__plan_key *key,
     *plan = plan_find(device, key);
     if (*plan)
         return LS_OK;
-    LS_TRY(plan_new(plan, key));
+    LS_TRY(ls__plan_new(plan, key));
     ls_status status = build(device, *plan, context);
     if (status != LS_OK) {
-        plan_destroy(*plan);
+        ls__plan_destroy(*plan);
         return status;
     }
     plan_keep(device, *plan);
@@ -281,10 +281,8 @@ static dnnl_status_t plan_execute(dnnl_stream_t stream, ls__plan *plan) {
     return result == dnnl_success ? dnnl_stream_wait(stream) : result;
 }
 
-ls_status ls__plan_run(ls_device *device, ls__plan *plan, void *const *tensors, const char *what) {
-    void *memory;
-    LS_TRY(ls__cpu_scratch(device, plan->scratch_bytes, &memory));
-    char *scratch = memory;
+dnnl_status_t ls__plan_execute(dnnl_stream_t stream, ls__plan *plan, void *const *tensors,
+                               char *scratch) {
     dnnl_status_t result = dnnl_success;
     for (size_t i = 0; i < plan->argument_count && result == dnnl_success; i++) {
         ls__plan_argument *argument = &plan->arguments[i];
@@ -295,7 +293,12 @@ ls_status ls__plan_run(ls_device *device, ls__plan *plan, void *const *tensors, 
     }
     if (result == dnnl_success && plan->scratchpad)
         result = dnnl_memory_set_data_handle(plan->scratchpad, scratch + plan->scratchpad_offset);
-    if (result == dnnl_success)
-        result = plan_execute(onednn_of(device)->stream, plan);
-    return ls__onednn_check(result, what);
+    return result == dnnl_success ? plan_execute(stream, plan) : result;
+}
+
+ls_status ls__plan_run(ls_device *device, ls__plan *plan, void *const *tensors, const char *what) {
+    void *scratch;
+    LS_TRY(ls__cpu_scratch(device, plan->scratch_bytes, &scratch));
+    return ls__onednn_check(ls__plan_execute(onednn_of(device)->stream, plan, tensors, scratch),
+                            what);
 }

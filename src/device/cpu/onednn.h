@@ -42,6 +42,7 @@ typedef enum ls__plan_kind {
     LS__PLAN_PRODUCT_ADD_BF16, /* the same, added */
     LS__PLAN_OUTER_BF16,       /* (rows x in)^T times rows x out */
     LS__PLAN_OUTER_ADD_BF16,
+    LS__PLAN_ATTENTION_BF16, /* flags: which product; never in the table */
 } ls__plan_kind;
 
 /* What a plan is made for. Compared as bytes: no member leaves any of them unused. */
@@ -81,6 +82,9 @@ dnnl_engine_t ls__onednn_engine(ls_device *device);
 typedef ls_status (*ls__plan_build_fn)(ls_device *device, ls__plan *plan, const void *context);
 ls_status ls__plan_find_or_build(ls_device *device, const ls__plan_key *key,
                                  ls__plan_build_fn build, const void *context, ls__plan **plan);
+/* A plan outside of the table, which its owner fills and destroys. */
+ls_status ls__plan_new(ls__plan **plan, const ls__plan_key *key);
+void ls__plan_destroy(ls__plan *plan);
 /* How many are kept. */
 size_t ls__plan_count(ls_device *device);
 /* Attributes a plan's primitive is described with: its scratchpad is ours. */
@@ -93,5 +97,9 @@ ls_status ls__plan_add(ls_device *device, ls__plan *plan, int index, ls__plan_fl
                        ls__dnnl_layout_ref caller, ls__dnnl_layout_ref inner);
 /* Runs it on the caller's tensors, in the order in which the arguments were added. */
 ls_status ls__plan_run(ls_device *device, ls__plan *plan, void *const *tensors, const char *what);
+/* The same on a stream and scratch memory (plan->scratch_bytes) of the caller's: two threads may each
+ * run a plan of their own. */
+dnnl_status_t ls__plan_execute(dnnl_stream_t stream, ls__plan *plan, void *const *tensors,
+                               char *scratch);
 
 #endif
