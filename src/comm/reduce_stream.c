@@ -24,6 +24,7 @@ typedef struct sum_arguments {
 
 /* --- one step ------------------------------------------------------------------------------------ */
 
+/* NOLINTBEGIN(bugprone-macro-parentheses): a type takes none */
 #define AT(type, s) (*(const type *)(g->source[s] + i))
 
 /* Declares `sum` = T(a, n) = T(a, m) + T(a + m, n - m), m the largest power of two below n, for n = 2, 4, 8:
@@ -34,6 +35,7 @@ typedef struct sum_arguments {
         sum += AT(type, 2) + AT(type, 3);                                                          \
     if (sources >= 8)                                                                              \
     sum += (AT(type, 4) + AT(type, 5)) + (AT(type, 6) + AT(type, 7))
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 /* Past the caches: a line that is written as a whole need not be read first. */
 LS_INLINE void store_around(float *to, const lanes *value) {

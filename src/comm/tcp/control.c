@@ -68,10 +68,8 @@ static void flush(line *l) {
                          MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n > 0)
             l->out_at += (size_t)n;
-        else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-            return;
         else if (n == 0 || errno != EINTR)
-            return; /* it is over: reading tells, and takes in last words first */
+            return; /* not now, or it is over: reading tells, and takes in last words first */
     }
     l->out_at = l->out_bytes = 0;
 }
