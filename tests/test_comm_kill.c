@@ -4,8 +4,10 @@
 #include "ranks.h"
 
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <sys/mman.h>
 
 #include <cmocka.h>
 
@@ -127,6 +129,39 @@ static void test_killed_while_others_compute(void **state) {
     }
 }
 
+/* --- in the middle --------------------------------------------------------------------------------------- */
+
+/* Rank 1 has arrived, and cannot write the result. */
+static void fault_in_the_middle(int rank, ls_job *job, void *context) {
+    (void)context;
+    const size_t count = OPERATIONS_LARGE, bytes = count * sizeof(float);
+    float *send = calloc(count, sizeof *send);
+    int protection = rank == 1 ? PROT_READ : PROT_READ | PROT_WRITE;
+    float *recv = mmap(NULL, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(send && recv != MAP_FAILED);
+    signal(SIGSEGV, SIG_DFL);
+    CHECK_OK(ls_barrier(ls_job_world(job)));
+    ranks_note(ls_all_reduce(ls_job_world(job), send, recv, count, LS_F32, LS_SUM));
+    munmap(recv, bytes);
+    free(send);
+}
+
+/* The message does not say of a rank that had arrived that it had not; the report would say the opposite. */
+static void test_dies_in_the_middle(void **state) {
+    (void)state;
+    ranks r = {
+        .size = SIZE, .transport = ranks_transport(), .body = fault_in_the_middle, .watch = true};
+    ranks_start(&r);
+    assert_int_equal(ranks_wait(&r), 1);
+    for (int rank = 0; rank < SIZE; rank += 2) {
+        const ranks_report *report = &r.report[rank];
+        if (report->status != LS_ERR_PEER || !strstr(report->text, "rank 1 (") ||
+            strstr(report->text, "not arrived: rank 1"))
+            fail_msg("rank %d: %s: %s", rank, ls_status_name(report->status), report->text);
+    }
+    ranks_free(&r);
+}
+
 /* --- stopped ---------------------------------------------------------------------------------------------- */
 
 static bool noted(const ranks *r, int but) {
@@ -218,6 +253,7 @@ int main(void) {
         cmocka_unit_test(test_killed_in_each_operation),
         cmocka_unit_test(test_ends_itself),
         cmocka_unit_test(test_killed_while_others_compute),
+        cmocka_unit_test(test_dies_in_the_middle),
         cmocka_unit_test(test_stopped_in_each_operation),
         cmocka_unit_test(test_never_joins),
     };

@@ -54,12 +54,14 @@ static bool missing(const ls__shm *shm, const ls__shm_condition *condition, int 
 
 /* --- why a wait ends without success ------------------------------------------------------------ */
 
-/* "; not arrived: ranks 1, 3", bounded; nothing for messages between two ranks. */
-static void list_missing(const ls__shm *shm, const ls__shm_condition *condition, char *text,
-                         size_t bytes) {
+/* "; not arrived: ranks 1, 3", bounded; nothing for messages between two ranks, nor once all have met: then
+ * they wait for each other in the middle of the operation. */
+static void list_missing(const ls__shm *shm, const ls__operation *operation,
+                         const ls__shm_condition *condition, char *text, size_t bytes) {
+    bool met = operation->times.ready_ns != 0;
     size_t n = 0;
     text[0] = '\0';
-    for (int r = 0; r < shm->base.size && condition->peer < 0 && n + 16 < bytes; r++) {
+    for (int r = 0; r < shm->base.size && condition->peer < 0 && !met && n + 16 < bytes; r++) {
         if (r == shm->base.rank || !missing(shm, condition, r))
             continue;
         n += (size_t)snprintf(text + n, bytes - n, n ? ", %d" : "; not arrived: rank %d",
@@ -71,7 +73,7 @@ static void list_missing(const ls__shm *shm, const ls__shm_condition *condition,
 static ls_status fail_rank(const ls__shm *shm, const ls__operation *operation,
                            const ls__shm_condition *condition, int r, const char *how) {
     char list[200];
-    list_missing(shm, condition, list, sizeof list);
+    list_missing(shm, operation, condition, list, sizeof list);
     return ls__operation_fail(LS_ERR_PEER, operation, ls__own_name(&shm->base),
                               "rank %d (host %s, pid %u) %s%s", ls__name_of(&shm->base, r),
                               ls__board_host(shm->base.board),
