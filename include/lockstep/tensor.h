@@ -50,8 +50,8 @@ typedef struct ls_step_mode {
     bool recompute;          /* models that can compute parts again in backward instead of keeping
                                 them: gpt keeps the inputs of its blocks. Bits are the same */
     ls_dtype compute; /* LS_F32, or LS_BF16: the factors of matrix products (linear layers, matmul,
-                                linear_cross_entropy) are rounded to BF16 and their sums made in F32;
-                                everything else (attention, convolutions too), tensors and weights stay
+                                attention, linear_cross_entropy) are rounded to BF16 and their sums made
+                                in F32; everything else (convolutions too), tensors and weights stay
                                 F32. What the device cannot is LS_ERR_UNSUPPORTED: ls_device_lacks */
     size_t sample_count; /* rows (dimension 0) of the batch; 0 with samples NULL: unknown, then
                                 dropout fails */
