@@ -34,9 +34,10 @@ void ls__cpu_parallel(ls_device *device, size_t count, size_t cost, ls__cpu_body
  * 512 times fewer faults when they are first written, and fewer misses of the translation cache where
  * a matrix product walks along columns. A request that the system may decline. */
 static void *alloc_large(size_t bytes) {
-    void *memory = aligned_alloc(HUGE_PAGE, bytes);
-    if (memory)
-        madvise(memory, bytes / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
+    void *memory; /* not aligned_alloc: it wants `bytes` to be a multiple, too */
+    if (posix_memalign(&memory, HUGE_PAGE, bytes))
+        return NULL;
+    madvise(memory, bytes / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
     return memory;
 }
 
