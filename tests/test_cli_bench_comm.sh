@@ -96,7 +96,7 @@ refused "--root 2, but the ranks are 0 to 1" broadcast --root 2
 refused "sendrecv has no form in place" sendrecv --in-place
 refused "wants a float --dtype" all_reduce_weighted --dtype i8
 refused "--op does not apply" all_reduce_weighted --op max
-refused "--ranks 0" all_reduce --ranks 0
+refused "--ranks: '0' is out of range, want 1 to 4096 or auto" all_reduce --ranks 0
 refused "unexpected argument '4'" all_reduce 4
 "$lockstep" bench reduce_scatter --help | grep -q busbw || fail "--help does not say what busbw is"
 finish

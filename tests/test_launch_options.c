@@ -14,7 +14,7 @@
 typedef struct values {
     bool flag, given;
     const char *text;
-    int64_t count, any;
+    int64_t count, any, ranks;
     double rate;
     int choice;
 } values;
@@ -24,27 +24,34 @@ typedef struct values {
 static int parse(values *v, bool stop, const char *arguments, char *message, size_t bytes,
                  int *rest) {
     const ls__option options[] = {
-        {.name = "flag", .letter = 'f', .kind = LS__OPTION_FLAG, .flag = &v->flag},
-        {.name = "text", .placeholder = "T", .kind = LS__OPTION_TEXT, .text = &v->text},
+        {.name = "flag", .letter = 'f', .kind = LS__OPTION_FLAG, .at = offsetof(values, flag)},
+        {.name = "text", .placeholder = "T", .kind = LS__OPTION_TEXT, .at = offsetof(values, text)},
         {.name = "count",
          .letter = 'n',
          .placeholder = "N",
          .kind = LS__OPTION_INTEGER,
-         .integer = &v->count,
-         .given = &v->given,
+         .at = offsetof(values, count),
+         .given = 1 + offsetof(values, given),
          .min = 1,
          .max = 100},
-        {.name = "any", .placeholder = "N", .kind = LS__OPTION_INTEGER, .integer = &v->any},
+        {.name = "any",
+         .placeholder = "N",
+         .kind = LS__OPTION_INTEGER,
+         .at = offsetof(values, any)},
         {.name = "rate",
          .placeholder = "X",
          .kind = LS__OPTION_REAL,
-         .real = &v->rate,
+         .at = offsetof(values, rate),
          .low = 0,
          .high = 1},
+        {.name = "ranks",
+         .placeholder = "N",
+         .kind = LS__OPTION_RANKS,
+         .at = offsetof(values, ranks)},
         {.name = "pick",
          .kind = LS__OPTION_CHOICE,
          .choices = "one|two|three",
-         .choice = &v->choice},
+         .at = offsetof(values, choice)},
     };
     const ls__command command = {.name = "test",
                                  .options = options,
@@ -60,7 +67,7 @@ static int parse(values *v, bool stop, const char *arguments, char *message, siz
     fflush(stderr);
     int saved = dup(STDERR_FILENO);
     dup2(fileno(capture), STDERR_FILENO);
-    bool going_on = ls__options_parse(&command, argc, argv, &first, &code);
+    bool going_on = ls__options_parse(&command, argc, argv, v, &first, &code);
     fflush(stderr);
     dup2(saved, STDERR_FILENO);
     close(saved);
@@ -102,6 +109,10 @@ static void test_every_form_of_a_value(void **state) {
     assert_int_equal(v.count, 12);
     assert_int_equal(parse(&v, false, "-n 13 --count 14", message, sizeof message, NULL), -1);
     assert_int_equal(v.count, 14); /* the last one counts */
+    assert_int_equal(parse(&v, false, "--ranks 3", message, sizeof message, NULL), -1);
+    assert_int_equal(v.ranks, 3);
+    assert_int_equal(parse(&v, false, "--ranks auto", message, sizeof message, NULL), -1);
+    assert_int_equal(v.ranks, ls__launch_cores());
 }
 
 static void test_absent_options_keep_their_default(void **state) {
@@ -156,6 +167,9 @@ static void test_mistakes_are_named(void **state) {
     refuses("--rate 0.1.2", "is no finite number");
     refuses("--rate -0.1", "is out of range, want 0 to 1");
     refuses("--pick on", "'on' is none of one|two|three");
+    refuses("--ranks 0", "--ranks: '0' is out of range, want 1 to 4096 or auto");
+    refuses("--ranks=4097", "'4097' is out of range");
+    refuses("--ranks autos", "'autos' is no number of ranks, want 1 to 4096 or auto");
     refuses("--pick one|two", "is none of one|two|three");
     refuses("--unknown\nline", "unknown option --unknown?line"); /* still one line */
 }
@@ -194,16 +208,14 @@ static void test_exit_codes_of_statuses(void **state) {
 
 static void test_help_stays_within_the_page(void **state) {
     (void)state;
-    int64_t n = 0;
     const ls__option options[] = {
         {.name = "a-rather-long-option-name",
          .placeholder = "PLACEHOLDER",
          .kind = LS__OPTION_INTEGER,
-         .integer = &n,
          .fallback = "7",
          .help = "a text that is so long that it has to go on in the next line, where it stands "
                  "below its own beginning, and then in one more"},
-        {.name = "hidden", .placeholder = "N", .kind = LS__OPTION_INTEGER, .integer = &n},
+        {.name = "hidden", .placeholder = "N", .kind = LS__OPTION_INTEGER},
     };
     const ls__command command = {.name = "test",
                                  .usage = "lockstep test",

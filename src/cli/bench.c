@@ -8,142 +8,103 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const char *const examples[] = {
+    "lockstep bench train --model cnn --batch 64",
+    "lockstep bench train --model gpt2-124m --seq 64 --batch 4 --steps 5 --format json",
+    NULL,
+};
+
+static const ls__option options[] = {
+    {.name = "model",
+     .placeholder = "SPEC",
+     .kind = LS__OPTION_TEXT,
+     .at = offsetof(ls__bench_settings, model),
+     .help = "what to train, as lockstep train takes it; a gpt needs its vocab"},
+    {.name = "batch",
+     .letter = 'b',
+     .placeholder = "N",
+     .kind = LS__OPTION_INTEGER,
+     .at = offsetof(ls__bench_settings, batch),
+     .min = 1,
+     .max = 1 << 24,
+     .fallback = "64",
+     .help = "images or sequences of one step, of all ranks together"},
+    {.name = "seq",
+     .placeholder = "T",
+     .kind = LS__OPTION_INTEGER,
+     .at = offsetof(ls__bench_settings, seq),
+     .min = 1,
+     .max = 1 << 24,
+     .fallback = "the model's context",
+     .help = "tokens of a sequence: the model is made with this context"},
+    {.name = "ranks",
+     .letter = 'n',
+     .placeholder = "N",
+     .kind = LS__OPTION_RANKS,
+     .at = offsetof(ls__bench_settings, ranks),
+     .given = 1 + offsetof(ls__bench_settings, ranks_given),
+     .fallback = "1",
+     .help = "processes to train with on this machine, or auto: one for each core"},
+    LS__OPTION_ROW_THREADS(ls__bench_settings),
+    LS__OPTION_ROW_DTYPE(ls__bench_settings),
+    {.name = "steps",
+     .placeholder = "N",
+     .kind = LS__OPTION_INTEGER,
+     .at = offsetof(ls__bench_settings, steps),
+     .min = 1,
+     .max = 1 << 20,
+     .fallback = "10",
+     .help = "steps that are timed"},
+    {.name = "warmup",
+     .placeholder = "N",
+     .kind = LS__OPTION_INTEGER,
+     .at = offsetof(ls__bench_settings, warmup),
+     .min = 0,
+     .max = 1 << 20,
+     .fallback = "2",
+     .help = "steps before these"},
+    LS__OPTION_ROW_TRANSPORT(ls__bench_settings),
+    LS__OPTION_ROW_PROGRESS(ls__bench_settings),
+    LS__OPTION_ROW_RECOMPUTE(ls__bench_settings),
+    {.name = "profile",
+     .kind = LS__OPTION_FLAG,
+     .at = offsetof(ls__bench_settings, profile),
+     .help = "time by operation, a table on stderr"},
+    LS__OPTION_ROW_FORMAT(ls__bench_settings, "one object on one line"),
+};
+
+static const ls__command command = {
+    .name = "bench train",
+    .usage = "lockstep bench train --model SPEC [options]",
+    .summary =
+        "Times whole training steps on made-up data: forward, backward, reduction, update (AdamW "
+        "for gpt, SGD with momentum for images). gflops counts the matrix products and "
+        "convolutions that forward and backward need, a multiply-add as two; gpt: 6 x parameters "
+        "x tokens + 12 x layers x width x context x tokens. peak_gflops is the matrix product "
+        "of 1024 x 1024 x 1024 measured in the same processes, before and after the steps; share "
+        "is gflops / peak_gflops. With several ranks both are sums over the ranks, step times are "
+        "rank 0's and peak_rss_mb is that of the largest rank.",
+    .options = options,
+    .option_count = sizeof options / sizeof options[0],
+    .examples = examples,
+};
+
 /* What only the options together can tell. Returns the exit code, 0 when they fit. */
-static int check_together(const ls__command *command, const ls__bench_settings *s, int argc,
-                          int first, char **argv) {
-    if (first < argc)
-        return ls__usage_error(command, "unexpected argument %s", argv[first]);
+static int check_together(const ls__bench_settings *s) {
     if (!s->model)
-        return ls__usage_error(command, "--model is missing, for example --model cnn");
+        return ls__usage_error(&command, "--model is missing, for example --model cnn");
     if (!ls__is_rank() && s->batch % s->ranks != 0)
-        return ls__usage_error(command, "--batch %lld is no multiple of --ranks %lld",
+        return ls__usage_error(&command, "--batch %lld is no multiple of --ranks %lld",
                                (long long)s->batch, (long long)s->ranks);
     return 0;
 }
 
 static bool parse(int argc, char **argv, ls__bench_settings *s, int *code) {
-    static const char *const examples[] = {
-        "lockstep bench train --model cnn --batch 64",
-        "lockstep bench train --model gpt2-124m --seq 64 --batch 4 --steps 5 --format json",
-        NULL,
-    };
-    const char *ranks = NULL;
-    bool transport_given = false;
-    const ls__option options[] = {
-        {.name = "model",
-         .placeholder = "SPEC",
-         .kind = LS__OPTION_TEXT,
-         .text = &s->model,
-         .help = "what to train, as lockstep train takes it; a gpt needs its vocab"},
-        {.name = "batch",
-         .letter = 'b',
-         .placeholder = "N",
-         .kind = LS__OPTION_INTEGER,
-         .integer = &s->batch,
-         .min = 1,
-         .max = 1 << 24,
-         .fallback = "64",
-         .help = "images or sequences of one step, of all ranks together"},
-        {.name = "seq",
-         .placeholder = "T",
-         .kind = LS__OPTION_INTEGER,
-         .integer = &s->seq,
-         .min = 1,
-         .max = 1 << 24,
-         .fallback = "the model's context",
-         .help = "tokens of a sequence: the model is made with this context"},
-        {.name = "ranks",
-         .letter = 'n',
-         .placeholder = "N",
-         .kind = LS__OPTION_TEXT,
-         .text = &ranks,
-         .given = &s->ranks_given,
-         .fallback = "1",
-         .help = "processes to train with on this machine, or auto: one for each core"},
-        {.name = "threads",
-         .placeholder = "N",
-         .kind = LS__OPTION_INTEGER,
-         .integer = &s->threads,
-         .min = 1,
-         .max = 1024,
-         .fallback = "1",
-         .help = "threads of each rank"},
-        {.name = "dtype",
-         .kind = LS__OPTION_CHOICE,
-         .choice = &s->dtype,
-         .choices = "f32|bf16",
-         .fallback = "f32",
-         .help = "bf16: factors of matrix products are rounded to bf16"},
-        {.name = "steps",
-         .placeholder = "N",
-         .kind = LS__OPTION_INTEGER,
-         .integer = &s->steps,
-         .min = 1,
-         .max = 1 << 20,
-         .fallback = "10",
-         .help = "steps that are timed"},
-        {.name = "warmup",
-         .placeholder = "N",
-         .kind = LS__OPTION_INTEGER,
-         .integer = &s->warmup,
-         .min = 0,
-         .max = 1 << 20,
-         .fallback = "2",
-         .help = "steps before these"},
-        {.name = "transport",
-         .kind = LS__OPTION_CHOICE,
-         .choice = &s->transport,
-         .choices = "shm|tcp",
-         .given = &transport_given,
-         .fallback = "shm, or LOCKSTEP_TRANSPORT",
-         .help = "how the ranks talk"},
-        {.name = "progress",
-         .kind = LS__OPTION_CHOICE,
-         .choice = &s->progress,
-         .choices = "thread|inline",
-         .fallback = "thread",
-         .help = "who reduces gradients: a thread beside backward, or backward itself"},
-        {.name = "recompute",
-         .kind = LS__OPTION_FLAG,
-         .flag = &s->recompute,
-         .help = "gpt: keep only the inputs of blocks, as lockstep train --recompute"},
-        {.name = "profile",
-         .kind = LS__OPTION_FLAG,
-         .flag = &s->profile,
-         .help = "time by operation, a table on stderr"},
-        {.name = "format",
-         .kind = LS__OPTION_CHOICE,
-         .choice = &s->format,
-         .choices = "text|json",
-         .fallback = "text",
-         .help = "json: one object on one line"},
-    };
-    const ls__command command = {
-        .name = "bench train",
-        .usage = "lockstep bench train --model SPEC [options]",
-        .summary =
-            "Times whole training steps on made-up data: forward, backward, reduction, update (AdamW "
-            "for gpt, SGD with momentum for images). gflops counts the matrix products and "
-            "convolutions that forward and backward need, a multiply-add as two; gpt: 6 x parameters "
-            "x tokens + 12 x layers x width x context x tokens. peak_gflops is the matrix product "
-            "of 1024 x 1024 x 1024 measured in the same processes, before and after the steps; share "
-            "is gflops / peak_gflops. With several ranks both are sums over the ranks, step times are "
-            "rank 0's and peak_rss_mb is that of the largest rank.",
-        .options = options,
-        .option_count = sizeof options / sizeof options[0],
-        .examples = examples,
-    };
     int first;
-    if (!ls__options_parse(&command, argc, argv, &first, code))
+    if (!ls__options_parse(&command, argc, argv, s, &first, code))
         return false;
-    const char *why = NULL;
-    *code = 0;
-    if (ranks && !ls__ranks_parse(ranks, &s->ranks, &why))
-        *code = ls__usage_error(&command, "--ranks %s: %s", ranks, why);
-    else if (!ls__transport_choose(&command, transport_given, &s->transport))
-        *code = LS__EXIT_USAGE;
-    else
-        *code = check_together(&command, s, argc, first, argv);
+    *code = ls__transport_choose(&command, s->transport_given, &s->transport) ? check_together(s)
+                                                                              : LS__EXIT_USAGE;
     return *code == 0;
 }
 

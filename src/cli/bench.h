@@ -14,7 +14,7 @@ typedef struct ls__bench_settings {
     int format;    /* 0 text, 1 json */
     int transport; /* ls__launch_transport */
     int progress;  /* ls_progress */
-    bool profile, recompute, ranks_given;
+    bool profile, recompute, ranks_given, transport_given;
 } ls__bench_settings;
 
 /* `lockstep bench train`; argv[0] is "train". full_argc and full_argv as the user typed them from "bench"

@@ -54,93 +54,83 @@ static const char summary[] =
     "writes the same number of bytes on all ranks at once, without any exchange: no all_reduce can "
     "be faster, but what stays in a cache can.";
 
+static const char *const examples[] = {
+    "lockstep bench all_reduce --ranks 2 --sizes 4,1M,25M --registered --floor",
+    "lockstep bench all_gather --ranks 4 --transport tcp --dtype bf16 --format json",
+    NULL,
+};
+
+#define DEFAULT_SIZES "4,1K,64K,1M,25M"
+
+static const ls__option options[] = {
+    {.name = "sizes",
+     .placeholder = "BYTES,...",
+     .kind = LS__OPTION_TEXT,
+     .at = offsetof(ls__bench_comm_settings, size_list),
+     .fallback = DEFAULT_SIZES,
+     .help = "of the larger buffer of a rank; K, M, G multiply by 1024; whole blocks are taken"},
+    {.name = "ranks",
+     .letter = 'n',
+     .placeholder = "N",
+     .kind = LS__OPTION_RANKS,
+     .at = offsetof(ls__bench_comm_settings, ranks),
+     .given = 1 + offsetof(ls__bench_comm_settings, ranks_given),
+     .fallback = "2",
+     .help = "processes to start on this machine, or auto: one for each core"},
+    {.name = "dtype",
+     .kind = LS__OPTION_CHOICE,
+     .at = offsetof(ls__bench_comm_settings, dtype),
+     .choices = "f32|f64|f16|bf16|i8|u8|i32|i64",
+     .fallback = "f32",
+     .help = "of the elements"},
+    {.name = "op",
+     .kind = LS__OPTION_CHOICE,
+     .at = offsetof(ls__bench_comm_settings, op),
+     .choices = "sum|product|min|max|avg",
+     .fallback = "sum",
+     .help = "the reduction, where there is one"},
+    {.name = "root",
+     .placeholder = "RANK",
+     .kind = LS__OPTION_INTEGER,
+     .at = offsetof(ls__bench_comm_settings, root),
+     .min = 0,
+     .max = 1 << 20,
+     .fallback = "0",
+     .help = "where there is one"},
+    LS__OPTION_ROW_TRANSPORT(ls__bench_comm_settings),
+    {.name = "registered",
+     .kind = LS__OPTION_FLAG,
+     .at = offsetof(ls__bench_comm_settings, registered),
+     .help = "buffers from ls_group_alloc; else ordinary memory"},
+    {.name = "in-place",
+     .kind = LS__OPTION_FLAG,
+     .at = offsetof(ls__bench_comm_settings, in_place),
+     .help = "send and receive in the same buffer"},
+    {.name = "iterations",
+     .placeholder = "N",
+     .kind = LS__OPTION_INTEGER,
+     .at = offsetof(ls__bench_comm_settings, iterations),
+     .min = 1,
+     .max = 1 << 24,
+     .fallback = "by size",
+     .help = "calls that are timed"},
+    {.name = "warmup",
+     .placeholder = "N",
+     .kind = LS__OPTION_INTEGER,
+     .at = offsetof(ls__bench_comm_settings, warmup),
+     .min = 0,
+     .max = 1 << 24,
+     .fallback = "a tenth of these",
+     .help = "calls before them"},
+    {.name = "floor",
+     .kind = LS__OPTION_FLAG,
+     .at = offsetof(ls__bench_comm_settings, floor),
+     .help = "measure the memory's speed too, and compare"},
+    LS__OPTION_ROW_FORMAT(ls__bench_comm_settings, "one object a line for each size"),
+};
+
 static bool parse(const ls__bench_operation *operation, int argc, char **argv,
                   ls__bench_comm_settings *s, int *code) {
-    static const char *const examples[] = {
-        "lockstep bench all_reduce --ranks 2 --sizes 4,1M,25M --registered --floor",
-        "lockstep bench all_gather --ranks 4 --transport tcp --dtype bf16 --format json",
-        NULL,
-    };
-    const char *ranks = NULL, *sizes = "4,1K,64K,1M,25M", *why = NULL;
-    bool transport_given = false;
-    const ls__option options[] = {
-        {.name = "sizes",
-         .placeholder = "BYTES,...",
-         .kind = LS__OPTION_TEXT,
-         .text = &sizes,
-         .fallback = sizes,
-         .help =
-             "of the larger buffer of a rank; K, M, G multiply by 1024; whole blocks are taken"},
-        {.name = "ranks",
-         .letter = 'n',
-         .placeholder = "N",
-         .kind = LS__OPTION_TEXT,
-         .text = &ranks,
-         .given = &s->ranks_given,
-         .fallback = "2",
-         .help = "processes to start on this machine, or auto: one for each core"},
-        {.name = "dtype",
-         .kind = LS__OPTION_CHOICE,
-         .choice = &s->dtype,
-         .choices = "f32|f64|f16|bf16|i8|u8|i32|i64",
-         .fallback = "f32",
-         .help = "of the elements"},
-        {.name = "op",
-         .kind = LS__OPTION_CHOICE,
-         .choice = &s->op,
-         .choices = "sum|product|min|max|avg",
-         .fallback = "sum",
-         .help = "the reduction, where there is one"},
-        {.name = "root",
-         .placeholder = "RANK",
-         .kind = LS__OPTION_INTEGER,
-         .integer = &s->root,
-         .min = 0,
-         .max = 1 << 20,
-         .fallback = "0",
-         .help = "where there is one"},
-        {.name = "transport",
-         .kind = LS__OPTION_CHOICE,
-         .choice = &s->transport,
-         .choices = "shm|tcp",
-         .given = &transport_given,
-         .fallback = "shm, or LOCKSTEP_TRANSPORT",
-         .help = "how the ranks talk"},
-        {.name = "registered",
-         .kind = LS__OPTION_FLAG,
-         .flag = &s->registered,
-         .help = "buffers from ls_group_alloc; else ordinary memory"},
-        {.name = "in-place",
-         .kind = LS__OPTION_FLAG,
-         .flag = &s->in_place,
-         .help = "send and receive in the same buffer"},
-        {.name = "iterations",
-         .placeholder = "N",
-         .kind = LS__OPTION_INTEGER,
-         .integer = &s->iterations,
-         .min = 1,
-         .max = 1 << 24,
-         .fallback = "by size",
-         .help = "calls that are timed"},
-        {.name = "warmup",
-         .placeholder = "N",
-         .kind = LS__OPTION_INTEGER,
-         .integer = &s->warmup,
-         .min = 0,
-         .max = 1 << 24,
-         .fallback = "a tenth of these",
-         .help = "calls before them"},
-        {.name = "floor",
-         .kind = LS__OPTION_FLAG,
-         .flag = &s->floor,
-         .help = "measure the memory's speed too, and compare"},
-        {.name = "format",
-         .kind = LS__OPTION_CHOICE,
-         .choice = &s->format,
-         .choices = "text|json",
-         .fallback = "text",
-         .help = "json: one object a line for each size"},
-    };
     char name[64], usage[96];
     snprintf(name, sizeof name, "bench %s", operation->name);
     snprintf(usage, sizeof usage, "lockstep bench %s [options]", operation->name);
@@ -153,17 +143,15 @@ static bool parse(const ls__bench_operation *operation, int argc, char **argv,
         .examples = examples,
     };
     int first;
-    if (!ls__options_parse(&command, argc, argv, &first, code))
+    if (!ls__options_parse(&command, argc, argv, s, &first, code))
         return false;
     *code = 0;
-    if (!parse_sizes(sizes, s))
+    if (!parse_sizes(s->size_list, s))
         *code = ls__usage_error(&command,
                                 "--sizes %.60s: want up to %d numbers of bytes, 1 to 1024G, "
                                 "separated by commas",
-                                sizes, LS__BENCH_SIZES_MAX);
-    else if (ranks && !ls__ranks_parse(ranks, &s->ranks, &why))
-        *code = ls__usage_error(&command, "--ranks %s: %s", ranks, why);
-    else if (!ls__transport_choose(&command, transport_given, &s->transport))
+                                s->size_list, LS__BENCH_SIZES_MAX);
+    else if (!ls__transport_choose(&command, s->transport_given, &s->transport))
         *code = LS__EXIT_USAGE;
     else
         *code = check_together(&command, s);
@@ -172,7 +160,8 @@ static bool parse(const ls__bench_operation *operation, int argc, char **argv,
 
 int ls__bench_comm(const ls__bench_operation *operation, int argc, char **argv, int full_argc,
                    char **full_argv) {
-    ls__bench_comm_settings settings = {.operation = operation, .ranks = 2, .warmup = -1};
+    ls__bench_comm_settings settings = {
+        .operation = operation, .size_list = DEFAULT_SIZES, .ranks = 2, .warmup = -1};
     char name[64];
     int code;
     if (!parse(operation, argc, argv, &settings, &code))

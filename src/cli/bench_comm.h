@@ -58,6 +58,7 @@ enum { LS__BENCH_SIZES_MAX = 64 };
 
 typedef struct ls__bench_comm_settings {
     const ls__bench_operation *operation;
+    const char *size_list;            /* as it was typed */
     size_t size[LS__BENCH_SIZES_MAX]; /* bytes of the larger buffer */
     size_t sizes;
     int64_t ranks, root;
@@ -67,7 +68,7 @@ typedef struct ls__bench_comm_settings {
     int transport;              /* ls__launch_transport */
     int format;                 /* 0 text, 1 json */
     bool registered, in_place, floor;
-    bool ranks_given;
+    bool ranks_given, transport_given;
 } ls__bench_comm_settings;
 
 /* `lockstep bench OPERATION`; argv[0] is the operation's name, full_argv what the user typed from

@@ -77,34 +77,35 @@ static int print_json(const ls__findings *findings, size_t broken) {
     return ls__cli_exit_code(ls__json_write_line(stdout, "stdout", object));
 }
 
+typedef struct doctor_settings {
+    int format; /* 0 text, 1 json */
+} doctor_settings;
+
+static const char *const examples[] = {
+    "lockstep doctor",
+    "lockstep doctor --format json",
+    NULL,
+};
+
+static const ls__option options[] = {
+    LS__OPTION_ROW_FORMAT(doctor_settings, "one object on one line"),
+};
+
+static const ls__command command = {
+    .name = "doctor",
+    .usage = "lockstep doctor [--format text|json]",
+    .summary = "Prints what this build holds and what this machine offers: libraries, cores, "
+               "instruction sets, transports (each is tried), data sets and limits. Ends with exit "
+               "code 1 when something required does not work, and says what to do.",
+    .options = options,
+    .option_count = sizeof options / sizeof options[0],
+    .examples = examples,
+};
+
 int ls__cli_doctor(int argc, char **argv) {
-    static const char *const examples[] = {
-        "lockstep doctor",
-        "lockstep doctor --format json",
-        NULL,
-    };
-    int format = 0;
-    const ls__option options[] = {
-        {.name = "format",
-         .kind = LS__OPTION_CHOICE,
-         .choices = "text|json",
-         .choice = &format,
-         .fallback = "text",
-         .help = "json: one object on one line"},
-    };
-    const ls__command command = {
-        .name = "doctor",
-        .usage = "lockstep doctor [--format text|json]",
-        .summary =
-            "Prints what this build holds and what this machine offers: libraries, cores, "
-            "instruction sets, transports (each is tried), data sets and limits. Ends with exit "
-            "code 1 when something required does not work, and says what to do.",
-        .options = options,
-        .option_count = sizeof options / sizeof options[0],
-        .examples = examples,
-    };
+    doctor_settings settings = {0};
     int first, code;
-    if (!ls__options_parse(&command, argc, argv, &first, &code))
+    if (!ls__options_parse(&command, argc, argv, &settings, &first, &code))
         return code;
     ls__findings findings = {0};
     ls__doctor_software(&findings);
@@ -117,7 +118,7 @@ int ls__cli_doctor(int argc, char **argv) {
         missing += findings.rows[i].state == LS__FINDING_MISSING;
     }
     code = LS__EXIT_OK;
-    if (format == 1)
+    if (settings.format == 1)
         code = print_json(&findings, broken);
     else
         print_text(&findings, broken, missing);

@@ -103,9 +103,10 @@ static const ls__option *find_letter(const ls__command *command, char letter) {
     return NULL;
 }
 
-/* Each store function writes the mistake into `why` and returns false when the value will not do. */
+/* Each store function writes the mistake into `why` and returns false when the value will not do. `to` is
+ * the option's field of the settings. */
 
-static bool store_integer(const ls__option *option, const char *value, char *why) {
+static bool store_integer(const ls__option *option, const char *value, int64_t *to, char *why) {
     bool ranged = option->min != 0 || option->max != 0;
     errno = 0;
     char *end;
@@ -124,11 +125,11 @@ static bool store_integer(const ls__option *option, const char *value, char *why
             snprintf(why, MISTAKE_BYTES, "is out of range");
         return false;
     }
-    *option->integer = number;
+    *to = number;
     return true;
 }
 
-static bool store_real(const ls__option *option, const char *value, char *why) {
+static bool store_real(const ls__option *option, const char *value, double *to, char *why) {
     bool ranged = option->low != 0 || option->high != 0;
     char *end;
     double number = strtod(value, &end);
@@ -140,17 +141,17 @@ static bool store_real(const ls__option *option, const char *value, char *why) {
         snprintf(why, MISTAKE_BYTES, "is out of range, want %g to %g", option->low, option->high);
         return false;
     }
-    *option->real = number;
+    *to = number;
     return true;
 }
 
-static bool store_choice(const ls__option *option, const char *value, char *why) {
+static bool store_choice(const ls__option *option, const char *value, int *to, char *why) {
     size_t length = strlen(value);
     int index = 0;
     for (const char *choice = option->choices; choice; index++) {
         size_t n = strcspn(choice, "|");
         if (n == length && strncmp(choice, value, n) == 0) {
-            *option->choice = index;
+            *to = index;
             return true;
         }
         choice = choice[n] ? choice + n + 1 : NULL;
@@ -159,24 +160,34 @@ static bool store_choice(const ls__option *option, const char *value, char *why)
     return false;
 }
 
-static bool store(const ls__option *option, const char *value, char *why) {
+static bool store_ranks(const char *value, int64_t *to, char *why) {
+    const char *mistake;
+    if (ls__ranks_parse(value, to, &mistake))
+        return true;
+    snprintf(why, MISTAKE_BYTES, "%s", mistake);
+    return false;
+}
+
+static bool store(const ls__option *option, const char *value, void *to, char *why) {
     switch (option->kind) {
     case LS__OPTION_FLAG:
-        *option->flag = true;
+        *(bool *)to = true;
         return true;
     case LS__OPTION_TEXT:
         if (!*value) {
             snprintf(why, MISTAKE_BYTES, "is empty");
             return false;
         }
-        *option->text = value;
+        *(const char **)to = value;
         return true;
     case LS__OPTION_INTEGER:
-        return store_integer(option, value, why);
+        return store_integer(option, value, to, why);
     case LS__OPTION_REAL:
-        return store_real(option, value, why);
+        return store_real(option, value, to, why);
     case LS__OPTION_CHOICE:
-        return store_choice(option, value, why);
+        return store_choice(option, value, to, why);
+    case LS__OPTION_RANKS:
+        return store_ranks(value, to, why);
     }
     return false;
 }
@@ -192,7 +203,7 @@ static int unknown_option(const ls__command *command, const char *name, size_t l
 
 /* Takes the option at argv[*at] and its value; *at is left on the last argument taken. Returns 0, or
  * the exit code of a mistake. */
-static int take(const ls__command *command, int argc, char **argv, int *at) {
+static int take(const ls__command *command, int argc, char **argv, void *settings, int *at) {
     const char *word = argv[*at];
     const ls__option *option;
     const char *value = NULL;
@@ -223,15 +234,17 @@ static int take(const ls__command *command, int argc, char **argv, int *at) {
         value = argv[++*at];
     }
     char why[MISTAKE_BYTES];
-    if (!store(option, value ? value : "", why))
+    char *fields = settings;
+    if (!store(option, value ? value : "", fields + option->at, why))
         return ls__usage_error(command, "%s: '%.*s' %s", shown, SHOWN_BYTES, value ? value : "",
                                why);
     if (option->given)
-        *option->given = true;
+        *(bool *)(fields + option->given - 1) = true;
     return 0;
 }
 
-bool ls__options_parse(const ls__command *command, int argc, char **argv, int *first, int *code) {
+bool ls__options_parse(const ls__command *command, int argc, char **argv, void *settings,
+                       int *first, int *code) {
     int at = 1;
     for (; at < argc; at++) {
         const char *word = argv[at];
@@ -246,7 +259,7 @@ bool ls__options_parse(const ls__command *command, int argc, char **argv, int *f
         }
         if (word[0] != '-' || !word[1])
             break;
-        *code = take(command, argc, argv, &at);
+        *code = take(command, argc, argv, settings, &at);
         if (*code)
             return false;
     }

@@ -1,17 +1,19 @@
 /* Options of the lockstep commands: one table says how each is called, what it takes and where the
  * value goes; parsing, errors and --help all come from the table.
  *
- *     int64_t steps = 0;
- *     double lr = 1e-3;
- *     const ls__option options[] = {
+ *     struct settings { int64_t steps; double lr; };
+ *     static const ls__option options[] = {
  *         {.group = "Training", .name = "steps", .placeholder = "N", .kind = LS__OPTION_INTEGER,
- *          .integer = &steps, .min = 1, .max = INT64_MAX, .fallback = "one epoch", .help = "..."},
- *         {.name = "lr", .placeholder = "X", .kind = LS__OPTION_REAL, .real = &lr, .low = 0,
- *          .high = 1e3, .fallback = "0.001", .help = "learning rate"},
+ *          .at = offsetof(struct settings, steps), .min = 1, .max = INT64_MAX,
+ *          .fallback = "one epoch", .help = "..."},
+ *         {.name = "lr", .placeholder = "X", .kind = LS__OPTION_REAL,
+ *          .at = offsetof(struct settings, lr), .low = 0, .high = 1e3, .fallback = "0.001",
+ *          .help = "learning rate"},
  *     };
- *     const ls__command command = {.name = "train", .options = options, .option_count = 2, ...};
+ *     static const ls__command command = {.name = "train", .options = options, .option_count = 2, ...};
+ *     struct settings settings = {.lr = 1e-3};
  *     int first, code;
- *     if (!ls__options_parse(&command, argc, argv, &first, &code))
+ *     if (!ls__options_parse(&command, argc, argv, &settings, &first, &code))
  *         return code;
  */
 #ifndef LS_CLI_OPTIONS_H
@@ -22,12 +24,14 @@
 #include <stdint.h>
 #include <stdio.h>
 
+/* How the value is written, and the type of the field that receives it. */
 typedef enum ls__option_kind {
-    LS__OPTION_FLAG,    /* takes no value; *flag becomes true */
-    LS__OPTION_TEXT,    /* any string; points into argv */
-    LS__OPTION_INTEGER, /* min..max; 0, 0 allows all of int64 */
-    LS__OPTION_REAL,    /* low..high, finite; 0, 0 allows all */
-    LS__OPTION_CHOICE,  /* one of "a|b|c"; *choice becomes 0, 1, 2 */
+    LS__OPTION_FLAG,    /* bool: takes no value, becomes true */
+    LS__OPTION_TEXT,    /* const char *: any text but an empty one; points into argv */
+    LS__OPTION_INTEGER, /* int64_t: min..max; 0, 0 allows all of int64 */
+    LS__OPTION_REAL,    /* double: low..high, finite; 0, 0 allows all */
+    LS__OPTION_CHOICE,  /* int: one of "a|b|c" becomes 0, 1, 2 */
+    LS__OPTION_RANKS,   /* int64_t: 1..4096, or "auto": the cores this process may use */
 } ls__option_kind;
 
 typedef struct ls__option {
@@ -38,19 +42,54 @@ typedef struct ls__option {
     const char *group;       /* heading in --help, on the first option of the group */
     const char *fallback;    /* the default as --help shows it; NULL: none shown */
     const char *help;        /* NULL hides the option: a synonym */
-    bool *given;             /* becomes true when the option was used; may be NULL */
-    /* where the value goes; left alone when the option is absent, so the caller sets the default */
-    union {
-        bool *flag;
-        const char **text;
-        int64_t *integer;
-        double *real;
-        int *choice;
-    };
+    /* offsetof(settings, field): where the value goes; left alone when the option is absent, so that the
+     * caller sets the default */
+    size_t at;
+    size_t given; /* 1 + offsetof a bool that becomes true when the option was used; 0: none */
     int64_t min, max;
     double low, high;
     const char *choices;
 } ls__option;
+
+/* Options that several commands have. `type` is that of the command's settings, which has fields of the
+ * option's name, and transport_given. */
+#define LS__OPTION_ROW_TRANSPORT(type)                                                             \
+    {                                                                                              \
+        .name = "transport", .kind = LS__OPTION_CHOICE, .choices = "shm|tcp",                      \
+        .at = offsetof(type, transport), .given = 1 + offsetof(type, transport_given),             \
+        .fallback = "LOCKSTEP_TRANSPORT, else shm",                                                \
+        .help = "how ranks of this machine meet: shared memory, or tcp over loopback"              \
+    }
+#define LS__OPTION_ROW_THREADS(type)                                                               \
+    {                                                                                              \
+        .name = "threads", .kind = LS__OPTION_INTEGER, .placeholder = "N",                         \
+        .at = offsetof(type, threads), .min = 1, .max = 1024, .fallback = "1",                     \
+        .help = "threads of each rank; bits are equal for equal numbers"                           \
+    }
+#define LS__OPTION_ROW_DTYPE(type)                                                                 \
+    {                                                                                              \
+        .name = "dtype", .kind = LS__OPTION_CHOICE, .choices = "f32|bf16",                         \
+        .at = offsetof(type, dtype), .fallback = "f32",                                            \
+        .help = "bf16: factors of matrix products are rounded to bf16, all else is f32"            \
+    }
+#define LS__OPTION_ROW_PROGRESS(type)                                                              \
+    {                                                                                              \
+        .name = "progress", .kind = LS__OPTION_CHOICE, .choices = "thread|inline",                 \
+        .at = offsetof(type, progress), .fallback = "thread",                                      \
+        .help = "who reduces gradients: a thread beside backward, or backward itself"              \
+    }
+#define LS__OPTION_ROW_RECOMPUTE(type)                                                             \
+    {                                                                                              \
+        .name = "recompute", .kind = LS__OPTION_FLAG, .at = offsetof(type, recompute),             \
+        .help =                                                                                    \
+            "gpt: keep only the inputs of blocks, compute the rest again; less memory, same bits"  \
+    }
+/* `text`: what json means for this command */
+#define LS__OPTION_ROW_FORMAT(type, text)                                                          \
+    {                                                                                              \
+        .name = "format", .kind = LS__OPTION_CHOICE, .choices = "text|json",                       \
+        .at = offsetof(type, format), .fallback = "text", .help = "json: " text                    \
+    }
 
 typedef struct ls__command {
     const char *name;    /* "train" */
@@ -62,10 +101,11 @@ typedef struct ls__command {
     bool stop_at_positional;     /* options end at the first argument that is none (run) */
 } ls__command;
 
-/* Reads argv[1..]; argv[0] is the command's name. True: go on, *first is the index of the first
+/* Reads argv[1..] into `settings`; argv[0] is the command's name. True: go on, *first is the index of the first
  * argument that is no option (argc if there is none). False: the command ends with *code: 0 after
  * --help, 2 after a mistake, which was printed on stderr as one line. */
-bool ls__options_parse(const ls__command *command, int argc, char **argv, int *first, int *code);
+bool ls__options_parse(const ls__command *command, int argc, char **argv, void *settings,
+                       int *first, int *code);
 
 /* What --help prints. */
 void ls__options_help(const ls__command *command, FILE *file);

@@ -48,45 +48,46 @@ static int report(const char *folder, bool json) {
     return status == LS_OK ? LS__EXIT_OK : ls__cli_report("lockstep report", status);
 }
 
-int ls__cli_report_command(int argc, char **argv) {
-    static const char *const examples[] = {
-        "lockstep run -n 4 --flight flight ./trainer",
-        "lockstep report --flight flight",
-        NULL,
-    };
-    const char *folder = NULL;
-    int format = 0;
-    const ls__option options[] = {
-        {.name = "flight",
-         .kind = LS__OPTION_TEXT,
-         .placeholder = "DIR",
-         .text = &folder,
-         .help =
-             "the flight records, DIR/flight-rank-N.json: of lockstep run --flight, or of ranks "
+typedef struct report_settings {
+    const char *folder;
+    int format; /* 0 text, 1 json */
+} report_settings;
+
+static const char *const examples[] = {
+    "lockstep run -n 4 --flight flight ./trainer",
+    "lockstep report --flight flight",
+    NULL,
+};
+
+static const ls__option options[] = {
+    {.name = "flight",
+     .kind = LS__OPTION_TEXT,
+     .placeholder = "DIR",
+     .at = offsetof(report_settings, folder),
+     .help = "the flight records, DIR/flight-rank-N.json: of lockstep run --flight, or of ranks "
              "that were started with LOCKSTEP_FLIGHT=DIR"},
-        {.name = "format",
-         .kind = LS__OPTION_CHOICE,
-         .choices = "text|json",
-         .choice = &format,
-         .fallback = "text",
-         .help = "json: one object on one line"},
-    };
-    const ls__command command = {
-        .name = "report",
-        .usage = "lockstep report --flight DIR [--format text|json]",
-        .summary = "Says who was where when a job failed: which ranks had not arrived at which "
-                   "operation, what they were doing instead, and who waited for them. The records "
-                   "of several machines can be put into one folder.",
-        .options = options,
-        .option_count = sizeof options / sizeof options[0],
-        .examples = examples,
-    };
+    LS__OPTION_ROW_FORMAT(report_settings, "one object on one line"),
+};
+
+static const ls__command command = {
+    .name = "report",
+    .usage = "lockstep report --flight DIR [--format text|json]",
+    .summary = "Says who was where when a job failed: which ranks had not arrived at which "
+               "operation, what they were doing instead, and who waited for them. The records "
+               "of several machines can be put into one folder.",
+    .options = options,
+    .option_count = sizeof options / sizeof options[0],
+    .examples = examples,
+};
+
+int ls__cli_report_command(int argc, char **argv) {
+    report_settings settings = {0};
     int first, code;
-    if (!ls__options_parse(&command, argc, argv, &first, &code))
+    if (!ls__options_parse(&command, argc, argv, &settings, &first, &code))
         return code;
     if (first < argc)
         return ls__usage_error(&command, "unexpected argument '%.60s'", argv[first]);
-    if (!folder)
+    if (!settings.folder)
         return ls__usage_error(&command, "say where the records are: --flight DIR");
-    return report(folder, format == 1);
+    return report(settings.folder, settings.format == 1);
 }

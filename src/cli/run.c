@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 typedef struct run_settings {
-    const char *ranks;
+    int64_t ranks; /* 0: not given */
     bool transport_given;
     int transport; /* ls__launch_transport */
     int bind, format;
@@ -21,18 +21,87 @@ static const char *const examples[] = {
     NULL,
 };
 
-static int launch(run_settings *settings, const ls__command *command, char **argv) {
-    int64_t ranks;
-    const char *why;
-    if (!ls__ranks_parse(settings->ranks, &ranks, &why))
-        return ls__usage_error(command, "-n: '%.40s' %s", settings->ranks, why);
+static const ls__option options[] = {
+    {.group = "Ranks",
+     .name = "ranks",
+     .letter = 'n',
+     .kind = LS__OPTION_RANKS,
+     .placeholder = "N",
+     .at = offsetof(run_settings, ranks),
+     .help = "how many; auto: one for each core. --nproc-per-node means the same"},
+    {.name = "nproc-per-node",
+     .kind = LS__OPTION_RANKS,
+     .placeholder = "N",
+     .at = offsetof(run_settings, ranks)},
+    {.name = "bind",
+     .kind = LS__OPTION_CHOICE,
+     .choices = "core|none",
+     .at = offsetof(run_settings, bind),
+     .fallback = "core",
+     .help = "core: divide the cores among the ranks, none where ranks outnumber cores"},
+    LS__OPTION_ROW_TRANSPORT(run_settings),
+    {.group = "Output",
+     .name = "prefix",
+     .kind = LS__OPTION_FLAG,
+     .at = offsetof(run_settings, prefix),
+     .help = "put [rank 0] in front of every line [when there are several ranks]"},
+    {.name = "no-prefix",
+     .kind = LS__OPTION_FLAG,
+     .at = offsetof(run_settings, no_prefix),
+     .help = "leave the lines as they are; they still come whole"},
+    LS__OPTION_ROW_FORMAT(run_settings,
+                          "how the job ended, as one JSON object on the last line of stdout"),
+    {.group = "Ending",
+     .name = "grace",
+     .kind = LS__OPTION_REAL,
+     .placeholder = "SECONDS",
+     .at = offsetof(run_settings, grace),
+     .low = 0.001,
+     .high = 86400,
+     .fallback = "0.5",
+     .help = "when a rank failed, time for the others to end by themselves; then SIGTERM, and "
+             "SIGKILL 0.4 s later"},
+    {.name = "flight",
+     .kind = LS__OPTION_TEXT,
+     .placeholder = "DIR",
+     .at = offsetof(run_settings, flight),
+     .fallback = "LOCKSTEP_FLIGHT, else none is written",
+     .help = "write the last operations of every rank there when the job ends, also of one that "
+             "was killed; lockstep report --flight DIR tells what they say"},
+    {.name = "stop-grace",
+     .kind = LS__OPTION_REAL,
+     .placeholder = "SECONDS",
+     .at = offsetof(run_settings, stop_grace),
+     .low = 0.001,
+     .high = 86400,
+     .fallback = "5",
+     .help = "after Ctrl-C or SIGTERM, which the ranks get too, time until SIGKILL; a second "
+             "Ctrl-C kills at once"},
+};
+
+static const ls__command command = {
+    .name = "run",
+    .usage = "lockstep run -n N [options] [--] PROGRAM [ARGUMENTS]",
+    .summary =
+        "Starts PROGRAM as N ranks on this machine. Each finds RANK, WORLD_SIZE, LOCAL_RANK, "
+        "MASTER_ADDR and the like in its environment, as under torchrun, and programs that "
+        "use Lockstep meet through shared memory without any port. The first rank that "
+        "fails ends the job and is reported with its last lines; nothing is left running, "
+        "whatever happens to the launcher.",
+    .options = options,
+    .option_count = sizeof options / sizeof options[0],
+    .examples = examples,
+    .stop_at_positional = true,
+};
+
+static int launch(run_settings *settings, char **argv) {
     if (settings->prefix && settings->no_prefix)
-        return ls__usage_error(command, "--prefix and --no-prefix contradict each other");
-    if (!ls__transport_choose(command, settings->transport_given, &settings->transport))
+        return ls__usage_error(&command, "--prefix and --no-prefix contradict each other");
+    if (!ls__transport_choose(&command, settings->transport_given, &settings->transport))
         return LS__EXIT_USAGE;
-    const ls__launch_options options = {
+    const ls__launch_options how = {
         .command = "lockstep run",
-        .ranks = (int)ranks,
+        .ranks = (int)settings->ranks,
         .argv = argv,
         .transport = (ls__launch_transport)settings->transport,
         .prefix = settings->prefix      ? LS__LAUNCH_PREFIX_ALWAYS
@@ -45,7 +114,7 @@ static int launch(run_settings *settings, const ls__command *command, char **arg
         .flight = settings->flight,
     };
     int code;
-    ls_status status = ls__launch(&options, &code);
+    ls_status status = ls__launch(&how, &code);
     if (status == LS_OK)
         return code;
     fprintf(stderr, "lockstep run: %s\n", ls_error_text());
@@ -54,94 +123,12 @@ static int launch(run_settings *settings, const ls__command *command, char **arg
 
 int ls__cli_run(int argc, char **argv) {
     run_settings settings = {.grace = 0.5, .stop_grace = 5};
-    const ls__option options[] = {
-        {.group = "Ranks",
-         .name = "ranks",
-         .letter = 'n',
-         .kind = LS__OPTION_TEXT,
-         .placeholder = "N",
-         .text = &settings.ranks,
-         .help = "how many; auto: one for each core. --nproc-per-node means the same"},
-        {.name = "nproc-per-node",
-         .kind = LS__OPTION_TEXT,
-         .placeholder = "N",
-         .text = &settings.ranks},
-        {.name = "bind",
-         .kind = LS__OPTION_CHOICE,
-         .choices = "core|none",
-         .choice = &settings.bind,
-         .fallback = "core",
-         .help = "core: divide the cores among the ranks, none where ranks outnumber cores"},
-        {.name = "transport",
-         .kind = LS__OPTION_CHOICE,
-         .choices = "shm|tcp",
-         .choice = &settings.transport,
-         .given = &settings.transport_given,
-         .fallback = "LOCKSTEP_TRANSPORT, else shm",
-         .help = "how ranks meet: shared memory, or tcp over loopback"},
-        {.group = "Output",
-         .name = "prefix",
-         .kind = LS__OPTION_FLAG,
-         .flag = &settings.prefix,
-         .help = "put [rank 0] in front of every line [when there are several ranks]"},
-        {.name = "no-prefix",
-         .kind = LS__OPTION_FLAG,
-         .flag = &settings.no_prefix,
-         .help = "leave the lines as they are; they still come whole"},
-        {.name = "format",
-         .kind = LS__OPTION_CHOICE,
-         .choices = "text|json",
-         .choice = &settings.format,
-         .fallback = "text",
-         .help = "json: how the job ended, as one JSON object on the last line of stdout"},
-        {.group = "Ending",
-         .name = "grace",
-         .kind = LS__OPTION_REAL,
-         .placeholder = "SECONDS",
-         .real = &settings.grace,
-         .low = 0.001,
-         .high = 86400,
-         .fallback = "0.5",
-         .help = "when a rank failed, time for the others to end by themselves; then SIGTERM, and "
-                 "SIGKILL 0.4 s later"},
-        {.name = "flight",
-         .kind = LS__OPTION_TEXT,
-         .placeholder = "DIR",
-         .text = &settings.flight,
-         .fallback = "LOCKSTEP_FLIGHT, else none is written",
-         .help =
-             "write the last operations of every rank there when the job ends, also of one that "
-             "was killed; lockstep report --flight DIR tells what they say"},
-        {.name = "stop-grace",
-         .kind = LS__OPTION_REAL,
-         .placeholder = "SECONDS",
-         .real = &settings.stop_grace,
-         .low = 0.001,
-         .high = 86400,
-         .fallback = "5",
-         .help = "after Ctrl-C or SIGTERM, which the ranks get too, time until SIGKILL; a second "
-                 "Ctrl-C kills at once"},
-    };
-    const ls__command command = {
-        .name = "run",
-        .usage = "lockstep run -n N [options] [--] PROGRAM [ARGUMENTS]",
-        .summary =
-            "Starts PROGRAM as N ranks on this machine. Each finds RANK, WORLD_SIZE, LOCAL_RANK, "
-            "MASTER_ADDR and the like in its environment, as under torchrun, and programs that "
-            "use Lockstep meet through shared memory without any port. The first rank that "
-            "fails ends the job and is reported with its last lines; nothing is left running, "
-            "whatever happens to the launcher.",
-        .options = options,
-        .option_count = sizeof options / sizeof options[0],
-        .examples = examples,
-        .stop_at_positional = true,
-    };
     int first, code;
-    if (!ls__options_parse(&command, argc, argv, &first, &code))
+    if (!ls__options_parse(&command, argc, argv, &settings, &first, &code))
         return code;
     if (!settings.ranks)
         return ls__usage_error(&command, "say how many ranks: -n N");
     if (first >= argc)
         return ls__usage_error(&command, "say which program to run");
-    return launch(&settings, &command, argv + first);
+    return launch(&settings, argv + first);
 }

@@ -23,7 +23,8 @@ typedef struct ls__train_settings {
     int progress;  /* ls_progress */
     int dtype;     /* 0 f32, 1 bf16: what was asked for */
     double rate, min_rate, momentum, beta1, beta2, epsilon, weight_decay, clip;
-    bool nesterov, decay_all, overwrite, json, profile, recompute;
+    int format; /* 0 text, 1 json */
+    bool nesterov, decay_all, overwrite, profile, recompute, transport_given;
 } ls__train_settings;
 
 /* False: the command ends with *code. */

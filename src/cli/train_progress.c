@@ -24,7 +24,7 @@ ls_status ls__progress_open(ls__progress_line **out, const ls__train *train) {
     /* Under a launcher stderr is a pipe; it says so when its own is a terminal. */
     p->terminal = isatty(STDERR_FILENO) || getenv("LOCKSTEP_TERMINAL");
     p->shown_ns = ls__now_ns();
-    if (!train->settings->json) {
+    if (!train->settings->format) {
         printf(
             "%s on %s: %zu parameters, %d rank%s over %s, batch %lld in %zu shard%s, %llu steps\n",
             ls_model_spec(train->model), train->settings->data,
@@ -66,7 +66,7 @@ void ls__progress_step(ls__progress_line *p, const ls__train *train, const ls__s
     if (!r->evaluated && !last && now - p->shown_ns < (p->terminal ? TERMINAL_NS : PLAIN_NS))
         return;
     p->shown_ns = now;
-    if (train->settings->json) {
+    if (train->settings->format) {
         show_json(train, r);
         return;
     }
@@ -87,7 +87,7 @@ void ls__progress_step(ls__progress_line *p, const ls__train *train, const ls__s
 
 void ls__progress_finish(ls__progress_line *p, const ls__train *train) {
     const ls__train_result *r = &train->result;
-    if (train->settings->json) {
+    if (train->settings->format) {
         json_t *line = ls__train_summary(train);
         if (line)
             json_object_set_new(line, "event", json_string("summary"));
