@@ -28,7 +28,7 @@ measured() {
   check "($(value samples_per_s) * $(value step_ms_p50) / 1e3 / $batch - 1) ^ 2 < 1e-8" "$name: samples_per_s"
   check "($(value gflops) * $(value step_ms_p50) * 1e6 / ($flops) - 1) ^ 2 < 1e-8" "$name: gflops"
   check "($(value share) * $(value peak_gflops) / $(value gflops) - 1) ^ 2 < 1e-8" "$name: share"
-  check "$(value share) > 0" "$name: share of the peak" # no upper limit: the peak is a time too
+  check "$(value share) > 0 && $(value share) < 1.5" "$name: share of the peak"
   check "$(value peak_rss_mb) > 5 && $(value peak_rss_mb) < 4000" "$name: memory"
 }
 
