@@ -118,15 +118,8 @@ out:
 
 static ls_status run(ls_device *device, const ls__plan_key *key, const void *a, const void *b,
                      float *c, const float *bias) {
-    /* oneDNN's interface takes what it only reads as void * too. */
-    void *tensors[] = {(void *)a, (void *)b, c, (void *)bias};
-    ls__plan *plan;
-    int before = ls__onednn_enter(device);
-    ls_status status = ls__plan_find_or_build(device, key, build, NULL, &plan);
-    if (status == LS_OK)
-        status = ls__plan_run(device, plan, tensors, "bf16 product");
-    ls__onednn_leave(device, before);
-    return status;
+    return ls__plan_do(device, key, build, NULL, (void *[]){(void *)a, (void *)b, c, (void *)bias},
+                       "bf16 product");
 }
 
 static ls_status require(const ls_device *device, ls_dtype dtype, const char *kernel) {

@@ -29,53 +29,25 @@ bool ls__conv2d_weights_are_direct(const ls__conv2d *s) {
            s->out_w >= LEAST_SIDE;
 }
 
-/* x (batch, in, h, w) and y (batch, out, h, w) by their shape, channels last in memory; the weights as
- * the caller has them, and in any order. */
-typedef struct layouts {
-    ls__dnnl_layout x, w, any_w, bias, y;
-} layouts;
-
-static dnnl_status_t init_layouts(layouts *l, const ls__conv2d *s) {
+static dnnl_status_t init_layouts(ls__convolution_layouts *l, const ls__conv2d *s) {
     const dnnl_dim_t in = (dnnl_dim_t)s->in_channels, out = (dnnl_dim_t)s->out_channels;
     const dnnl_dims_t x = {(dnnl_dim_t)s->batch, in, (dnnl_dim_t)s->in_h, (dnnl_dim_t)s->in_w};
     const dnnl_dims_t y = {(dnnl_dim_t)s->batch, out, (dnnl_dim_t)s->out_h, (dnnl_dim_t)s->out_w};
-    const dnnl_dims_t w = {out, in, (dnnl_dim_t)s->kernel_h, (dnnl_dim_t)s->kernel_w}, b = {out};
-    dnnl_status_t result = ls__dnnl_layout_by_tag(&l->x, 4, x, dnnl_nhwc);
+    const dnnl_dims_t w = {out, in, (dnnl_dim_t)s->kernel_h, (dnnl_dim_t)s->kernel_w};
+    dnnl_status_t result = ls__convolution_layouts_init(l, x, w, y);
     if (result == dnnl_success)
         result = ls__dnnl_layout_by_tag(&l->w, 4, w, dnnl_oihw);
-    if (result == dnnl_success)
-        result = ls__dnnl_layout_by_tag(&l->any_w, 4, w, dnnl_format_tag_any);
-    if (result == dnnl_success)
-        result = ls__dnnl_layout_by_tag(&l->bias, 1, b, dnnl_a);
-    if (result == dnnl_success)
-        result = ls__dnnl_layout_by_tag(&l->y, 4, y, dnnl_nhwc);
     return result;
 }
 
-static ls_status describe(ls_device *device, const ls__plan_key *key, const ls__conv2d *s,
-                          const layouts *l, dnnl_primitive_desc_t *description) {
-    static const ls__dnnl_pass passes[] = {
-        [LS__PLAN_CONV_FORWARD] = LS__DNNL_FORWARD,
-        [LS__PLAN_CONV_INPUT] = LS__DNNL_BACKWARD_INPUT,
-        [LS__PLAN_CONV_WEIGHTS] = LS__DNNL_BACKWARD_WEIGHTS,
-    };
-    const dnnl_dims_t stride = {(dnnl_dim_t)s->stride, (dnnl_dim_t)s->stride};
-    const dnnl_dims_t padding = {(dnnl_dim_t)s->padding, (dnnl_dim_t)s->padding};
-    dnnl_primitive_attr_t attributes = NULL;
-    ls_status status = ls__plan_attributes(&attributes);
-    if (status == LS_OK)
-        status = ls__onednn_check(ls__dnnl_convolution(description, ls__onednn_engine(device),
-                                                       passes[key->kind], &l->x, &l->any_w,
-                                                       key->flags & BIAS ? &l->bias : NULL, &l->y,
-                                                       stride, padding, attributes),
-                                  "conv2d");
-    if (attributes)
-        dnnl_primitive_attr_destroy(attributes);
-    return status;
+static ls__dnnl_pass pass_of(ls__plan_kind kind) {
+    return kind == LS__PLAN_CONV_INPUT     ? LS__DNNL_BACKWARD_INPUT
+           : kind == LS__PLAN_CONV_WEIGHTS ? LS__DNNL_BACKWARD_WEIGHTS
+                                           : LS__DNNL_FORWARD;
 }
 
 /* In the order (x, w, y, bias), dx and dw and dbias in their places. */
-static ls_status add_arguments(ls_device *device, ls__plan *plan, const layouts *l,
+static ls_status add_arguments(ls_device *device, ls__plan *plan, const ls__convolution_layouts *l,
                                const_dnnl_primitive_desc_t description) {
     bool to_x = plan->key.kind == LS__PLAN_CONV_INPUT,
          to_w = plan->key.kind == LS__PLAN_CONV_WEIGHTS;
@@ -100,26 +72,23 @@ static ls_status add_arguments(ls_device *device, ls__plan *plan, const layouts 
 
 static ls_status build(ls_device *device, ls__plan *plan, const void *context) {
     const ls__conv2d *shape = context;
-    layouts l = {0};
+    ls__convolution_layouts l = {0};
     dnnl_primitive_desc_t description = NULL;
     ls_status status;
     LS_TRY_OUT(ls__onednn_check(init_layouts(&l, shape), "conv2d"));
-    LS_TRY_OUT(describe(device, &plan->key, shape, &l, &description));
+    LS_TRY_OUT(ls__convolution_describe(device, pass_of(plan->key.kind), &l, plan->key.flags & BIAS,
+                                        shape->stride, shape->padding, "conv2d", &description));
     LS_TRY_OUT(ls__plan_set_primitive(device, plan, description));
     LS_TRY_OUT(add_arguments(device, plan, &l, description));
 out:
     if (description)
         dnnl_primitive_desc_destroy(description);
-    ls__dnnl_layout_free(&l.x);
-    ls__dnnl_layout_free(&l.w);
-    ls__dnnl_layout_free(&l.any_w);
-    ls__dnnl_layout_free(&l.bias);
-    ls__dnnl_layout_free(&l.y);
+    ls__convolution_layouts_free(&l);
     return status;
 }
 
-static ls_status find_or_build(ls_device *device, ls__plan_kind kind, uint32_t flags,
-                               const ls__conv2d *s, ls__plan **plan) {
+static ls_status run(ls_device *device, ls__plan_kind kind, uint32_t flags, const ls__conv2d *s,
+                     const void *x, const void *w, const void *y, const void *bias) {
     const ls__plan_key key = {
         .kind = kind,
         .flags = flags,
@@ -128,20 +97,8 @@ static ls_status find_or_build(ls_device *device, ls__plan_kind kind, uint32_t f
         .out = s->out_channels,
         .window = {s->in_h, s->in_w, s->kernel_h, s->kernel_w, s->stride, s->padding},
     };
-    return ls__plan_find_or_build(device, &key, build, s, plan);
-}
-
-/* oneDNN's interface takes what it only reads as void * too. */
-static ls_status run(ls_device *device, ls__plan_kind kind, uint32_t flags, const ls__conv2d *s,
-                     const void *x, const void *w, const void *y, const void *bias) {
-    void *tensors[] = {(void *)x, (void *)w, (void *)y, (void *)bias};
-    ls__plan *plan;
-    int before = ls__onednn_enter(device);
-    ls_status status = find_or_build(device, kind, flags, s, &plan);
-    if (status == LS_OK)
-        status = ls__plan_run(device, plan, tensors, "conv2d");
-    ls__onednn_leave(device, before);
-    return status;
+    return ls__plan_do(device, &key, build, s,
+                       (void *[]){(void *)x, (void *)w, (void *)y, (void *)bias}, "conv2d");
 }
 
 ls_status ls__conv2d_direct_forward(ls_device *device, const ls__conv2d *shape, const float *x,

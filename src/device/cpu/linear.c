@@ -21,53 +21,28 @@ static bool fits_convolution(size_t rows, size_t in, size_t out, bool accumulate
 }
 
 /* Layouts of the convolution: x (1, in, rows, 1), w (out, in, 1, 1), y (1, out, rows, 1). */
-typedef struct layouts {
-    ls__dnnl_layout x, w, any_w, bias, y;
-} layouts;
-
-static dnnl_status_t init_layouts(layouts *l, const ls__plan_key *key) {
+static dnnl_status_t init_layouts(ls__convolution_layouts *l, const ls__plan_key *key) {
     const dnnl_dim_t rows = (dnnl_dim_t)key->rows, in = (dnnl_dim_t)key->in,
                      out = (dnnl_dim_t)key->out;
-    const dnnl_dims_t x = {1, in, rows, 1}, w = {out, in, 1, 1}, y = {1, out, rows, 1}, b = {out};
+    const dnnl_dims_t x = {1, in, rows, 1}, w = {out, in, 1, 1}, y = {1, out, rows, 1};
     const dnnl_dims_t in_out = {1, out, in * out, in * out}, out_in = {in, 1, in * out, in * out};
     bool out_first = key->kind == LS__PLAN_LINEAR_OUT_IN;
-    dnnl_status_t result = ls__dnnl_layout_by_tag(&l->x, 4, x, dnnl_nhwc);
+    dnnl_status_t result = ls__convolution_layouts_init(l, x, w, y);
     if (result == dnnl_success)
         result = ls__dnnl_layout_by_strides(&l->w, 4, w, out_first ? out_in : in_out);
-    if (result == dnnl_success)
-        result = ls__dnnl_layout_by_tag(&l->any_w, 4, w, dnnl_format_tag_any);
-    if (result == dnnl_success)
-        result = ls__dnnl_layout_by_tag(&l->bias, 1, b, dnnl_a);
-    if (result == dnnl_success)
-        result = ls__dnnl_layout_by_tag(&l->y, 4, y, dnnl_nhwc);
     return result;
-}
-
-static ls_status describe(ls_device *device, const ls__plan *plan, const layouts *l,
-                          dnnl_primitive_desc_t *description) {
-    const dnnl_dims_t stride = {1, 1}, padding = {0, 0};
-    dnnl_primitive_attr_t attributes = NULL;
-    ls_status status = ls__plan_attributes(&attributes);
-    if (status == LS_OK)
-        status = ls__onednn_check(ls__dnnl_convolution(description, ls__onednn_engine(device),
-                                                       LS__DNNL_FORWARD, &l->x, &l->any_w,
-                                                       plan->key.flags ? &l->bias : NULL, &l->y,
-                                                       stride, padding, attributes),
-                                  "linear");
-    if (attributes)
-        dnnl_primitive_attr_destroy(attributes);
-    return status;
 }
 
 static ls_status build(ls_device *device, ls__plan *plan, const void *context) {
     (void)context;
-    layouts l = {0};
+    ls__convolution_layouts l = {0};
     dnnl_primitive_desc_t description = NULL;
     ls_status status;
     LS_TRY_OUT(ls__onednn_check(init_layouts(&l, &plan->key), "linear"));
     ls__dnnl_layout_ref x = ls__dnnl_layout_get(&l.x), w = ls__dnnl_layout_get(&l.w),
                         bias = ls__dnnl_layout_get(&l.bias), y = ls__dnnl_layout_get(&l.y);
-    LS_TRY_OUT(describe(device, plan, &l, &description));
+    LS_TRY_OUT(ls__convolution_describe(device, LS__DNNL_FORWARD, &l, plan->key.flags, 1, 0,
+                                        "linear", &description));
     LS_TRY_OUT(ls__plan_set_primitive(device, plan, description));
     LS_TRY_OUT(ls__plan_add(device, plan, DNNL_ARG_SRC, LS__PLAN_READ, x, x));
     LS_TRY_OUT(ls__plan_add(device, plan, DNNL_ARG_WEIGHTS, LS__PLAN_READ, w,
@@ -78,11 +53,7 @@ static ls_status build(ls_device *device, ls__plan *plan, const void *context) {
 out:
     if (description)
         dnnl_primitive_desc_destroy(description);
-    ls__dnnl_layout_free(&l.x);
-    ls__dnnl_layout_free(&l.w);
-    ls__dnnl_layout_free(&l.any_w);
-    ls__dnnl_layout_free(&l.bias);
-    ls__dnnl_layout_free(&l.y);
+    ls__convolution_layouts_free(&l);
     return status;
 }
 
@@ -96,15 +67,8 @@ static ls_status as_convolution(ls_device *device, size_t rows, size_t in, size_
         .in = in,
         .out = out,
     };
-    ls__plan *plan;
-    /* oneDNN's interface takes what it only reads as void * too. */
-    void *tensors[] = {(void *)x, (void *)w, y, (void *)bias};
-    int before = ls__onednn_enter(device);
-    ls_status status = ls__plan_find_or_build(device, &key, build, NULL, &plan);
-    if (status == LS_OK)
-        status = ls__plan_run(device, plan, tensors, "linear");
-    ls__onednn_leave(device, before);
-    return status;
+    return ls__plan_do(device, &key, build, NULL, (void *[]){(void *)x, (void *)w, y, (void *)bias},
+                       "linear");
 }
 
 ls_status ls__cpu_linear(ls_device *device, ls_dtype dtype, size_t rows, size_t in, size_t out,

@@ -156,8 +156,8 @@ ls_status ls__plan_new(ls__plan **plan, const ls__plan_key *key) {
     return LS_OK;
 }
 
-ls_status ls__plan_find_or_build(ls_device *device, const ls__plan_key *key,
-                                 ls__plan_build_fn build, const void *context, ls__plan **plan) {
+static ls_status find_or_build(ls_device *device, const ls__plan_key *key, ls__plan_build_fn build,
+                               const void *context, ls__plan **plan) {
     *plan = plan_find(device, key);
     if (*plan)
         return LS_OK;
@@ -169,6 +169,17 @@ ls_status ls__plan_find_or_build(ls_device *device, const ls__plan_key *key,
     }
     plan_keep(device, *plan);
     return LS_OK;
+}
+
+ls_status ls__plan_do(ls_device *device, const ls__plan_key *key, ls__plan_build_fn build,
+                      const void *context, void *const *tensors, const char *what) {
+    ls__plan *plan;
+    int before = ls__onednn_enter(device);
+    ls_status status = find_or_build(device, key, build, context, &plan);
+    if (status == LS_OK)
+        status = ls__plan_run(device, plan, tensors, what);
+    ls__onednn_leave(device, before);
+    return status;
 }
 
 size_t ls__plan_count(ls_device *device) {

@@ -78,10 +78,12 @@ void ls__onednn_leave(ls_device *device, int before);
 
 dnnl_engine_t ls__onednn_engine(ls_device *device);
 
-/* The plan of `key`; where there is none yet, `build` gets an empty one to fill, and it is kept. */
+/* Runs the plan of `key` on `tensors`, in the order its arguments were added. Where there is none yet,
+ * `build` gets an empty one to fill, and it is kept. oneDNN's interface takes what it only reads as
+ * void * too. `what` is for messages. */
 typedef ls_status (*ls__plan_build_fn)(ls_device *device, ls__plan *plan, const void *context);
-ls_status ls__plan_find_or_build(ls_device *device, const ls__plan_key *key,
-                                 ls__plan_build_fn build, const void *context, ls__plan **plan);
+ls_status ls__plan_do(ls_device *device, const ls__plan_key *key, ls__plan_build_fn build,
+                      const void *context, void *const *tensors, const char *what);
 /* A plan outside of the table, which its owner fills and destroys. */
 ls_status ls__plan_new(ls__plan **plan, const ls__plan_key *key);
 void ls__plan_destroy(ls__plan *plan);
@@ -101,5 +103,21 @@ ls_status ls__plan_run(ls_device *device, ls__plan *plan, void *const *tensors, 
  * run a plan of their own. */
 dnnl_status_t ls__plan_execute(dnnl_stream_t stream, ls__plan *plan, void *const *tensors,
                                char *scratch);
+
+/* --- convolutions over channels-last images; onednn_convolution.c --- */
+
+/* x (batch, in, h, w), y (batch, out, h, w); the weights as the caller has them, and in any order */
+typedef struct ls__convolution_layouts {
+    ls__dnnl_layout x, w, any_w, bias, y;
+} ls__convolution_layouts;
+
+/* All but w, whose order is the caller's matter. w_shape: (out, in, h, w) */
+dnnl_status_t ls__convolution_layouts_init(ls__convolution_layouts *layouts, const dnnl_dims_t x,
+                                           const dnnl_dims_t w_shape, const dnnl_dims_t y);
+void ls__convolution_layouts_free(ls__convolution_layouts *layouts);
+ls_status ls__convolution_describe(ls_device *device, ls__dnnl_pass pass,
+                                   const ls__convolution_layouts *layouts, bool with_bias,
+                                   size_t stride, size_t padding, const char *what,
+                                   dnnl_primitive_desc_t *description);
 
 #endif
