@@ -282,8 +282,37 @@ leftovers() {
   [ "$(grep -c through "$work/out")" = 2 ] || fail "last words of a rank's children are lost"
 }
 
+# A rank that ends before it joined: the others do not wait for it, in whatever order.
+early_exit() {
+  local rank transport transports=shm
+  ! "$lockstep" doctor | grep -q '^  tcp  *built in; loopback works' || transports+=" tcp"
+  for transport in $transports; do
+    for rank in 0 1; do
+      for delay in 0 0.3; do
+        begin=$(now_ms)
+        run -n 2 --transport "$transport" -- sh -c '[ $RANK = $1 ] || exec "$0" bench barrier; sleep $2' "$lockstep" $rank $delay
+        want_code 4 "early exit of rank $rank over $transport"
+        want_err "rank $rank ended before it joined the job" "early exit of rank $rank over $transport"
+        want_err "failed first: it exited with code 0 before it joined the job" "early exit of rank $rank over $transport"
+        [ $(($(now_ms) - begin)) -le 3000 ] || fail "early exit of rank $rank over $transport: too slow"
+      done
+    done
+  done
+}
+
+# Whoever stops the watcher by mistake does not stop the launcher's end.
+stopped_watcher() {
+  start "${marker}watcher" -n 2 sh -c 'echo up; sleep 100'
+  wait_for up "$work/out"
+  kill -STOP "$(pgrep -P "$job" lockstep-watch)" || fail "no watcher"
+  kill -INT "$job"
+  ends "stopped watcher" 5000
+  want_code 130 "stopped watcher"
+  want_nothing_left "stopped watcher" "${marker}watcher"
+}
+
 for test in exit_codes wrong_usage environment output closed_stdout first_failure killed_rank signals \
-  killed_launcher two_jobs too_few_files leftovers; do
+  killed_launcher two_jobs too_few_files leftovers early_exit stopped_watcher; do
   [ $# -lt 2 ] || [ "$2" = $test ] || continue
   begin=$(now_ms)
   before=$failures

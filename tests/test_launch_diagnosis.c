@@ -105,8 +105,7 @@ static void test_sendrecv(void **state) {
     }
     ls__diagnosis *d = diagnose();
     assert_int_equal(d->stall_count, 3);
-    has(d->stall[0].text,
-        "all had arrived at sendrecv #1 to rank 1 and #1 from rank 3 of group world");
+    has(d->stall[0].text, "all had begun sendrecv #1 to rank 1 and #1 from rank 3 of group world");
     has(d->stall[1].text, "rank 2 never came to the other end of sendrecv #1 to rank 2 and #1 from "
                           "rank 0 of group world (26214400 F32); it was in no operation");
     has(d->stall[2].text, "rank 2 never came to the other end of sendrecv #1 to rank 0");
@@ -134,7 +133,7 @@ static void test_ranks_in_no_operation(void **state) {
     ls__diagnosis_free(d);
 }
 
-/* A rank that died in the middle: all had arrived. */
+/* A rank that died in the middle: all had begun. */
 static void test_all_had_arrived(void **state) {
     (void)state;
     start();
@@ -142,7 +141,7 @@ static void test_all_had_arrived(void **state) {
         add(r, LS__ALL_REDUCE, 5, 10 * SECOND, r == 3 ? 0 : 11 * SECOND)->status = LS_ERR_PEER;
     ls__diagnosis *d = diagnose();
     assert_int_equal(d->stall_count, 1);
-    has(d->stall[0].text, "all had arrived at all_reduce #5 of group world");
+    has(d->stall[0].text, "all had begun all_reduce #5 of group world");
     has(d->stall[0].text, "ranks 0 to 3 had not ended it");
     ls__diagnosis_free(d);
     start();

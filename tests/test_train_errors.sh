@@ -46,6 +46,12 @@ expect 2 '--stpes' "${cnn[@]}" --stpes 3
 expect 2 'lr' "${cnn[@]}" --lr fast
 expect 2 'batch-size' "${cnn[@]}" --batch-size 0
 expect 2 'nesterov' "${cnn[@]}" --optimizer sgd --nesterov
+expect 2 'nesterov is of --optimizer sgd' "${cnn[@]}" --nesterov
+expect 2 'momentum is of --optimizer sgd' "${cnn[@]}" --momentum 0.9
+expect 2 'epochs and --steps contradict' "${cnn[@]}" --steps 1 --epochs 1
+expect 2 'want 0 to 0.9999999' "${cnn[@]}" --beta2 1
+expect 2 'want 0 to 9223372036854775807' "${cnn[@]}" --seed 18446744073709551616
+LOCKSTEP_TRANSPORT=mpi expect 2 'mpi is for ranks that mpirun starts' "${cnn[@]}"
 expect 2 'surplus' "${cnn[@]}" surplus
 expect 2 'recompute: cnn has no blocks' "${cnn[@]}" --recompute
 LOCKSTEP_TRANSPORT=pigeon expect 2 'LOCKSTEP_TRANSPORT.*pigeon' "${cnn[@]}"
@@ -100,6 +106,10 @@ if has_tcp; then
   LOCKSTEP_TRANSPORT=tcp "$lockstep" train "${cnn[@]}" --ranks 2 --out "$work/tcp" >/dev/null 2>&1 || fail "LOCKSTEP_TRANSPORT=tcp"
   grep -q '"transport":"tcp"' "$work/tcp/summary.json" || fail "LOCKSTEP_TRANSPORT=tcp was not heard"
 fi
+
+# A record that cannot be written is said, and costs no run
+LOCKSTEP_FLIGHT=/proc/nowhere "$lockstep" train "${cnn[@]}" >"$work/stdout" 2>"$work/stderr" || fail "LOCKSTEP_FLIGHT: the run"
+grep -q 'no record can be written to /proc/nowhere' "$work/stderr" || fail "LOCKSTEP_FLIGHT: $(cat "$work/stderr")"
 
 # A full disk: named, non-zero, nothing called complete, the older file of that name is kept
 mkdir "$work/full"

@@ -116,7 +116,7 @@ static bool store_integer(const ls__option *option, const char *value, int64_t *
         return false;
     }
     if (errno == ERANGE || (ranged && (number < option->min || number > option->max))) {
-        if (ranged && option->max == INT64_MAX)
+        if (ranged && option->max == INT64_MAX && errno != ERANGE)
             snprintf(why, MISTAKE_BYTES, "is out of range, want at least %" PRId64, option->min);
         else if (ranged)
             snprintf(why, MISTAKE_BYTES, "is out of range, want %" PRId64 " to %" PRId64,
@@ -138,7 +138,8 @@ static bool store_real(const ls__option *option, const char *value, double *to, 
         return false;
     }
     if (ranged && (number < option->low || number > option->high)) {
-        snprintf(why, MISTAKE_BYTES, "is out of range, want %g to %g", option->low, option->high);
+        snprintf(why, MISTAKE_BYTES, "is out of range, want %.10g to %.10g", option->low,
+                 option->high);
         return false;
     }
     *to = number;

@@ -44,7 +44,9 @@ bool ls__transport_choose(const ls__command *command, bool given, int *transport
         return true;
     bool tcp = strcmp(variable, "tcp") == 0;
     if (!tcp && strcmp(variable, "shm") != 0) {
-        ls__usage_error(command, "LOCKSTEP_TRANSPORT: '%.40s' is none of shm|tcp", variable);
+        ls__usage_error(command, "LOCKSTEP_TRANSPORT: '%.40s' is none of shm|tcp%s", variable,
+                        strcmp(variable, "mpi") == 0 ? "; mpi is for ranks that mpirun starts"
+                                                     : "");
         return false;
     }
     *transport = tcp ? LS__LAUNCH_TCP : LS__LAUNCH_SHM;

@@ -25,6 +25,7 @@ typedef struct ls__train_settings {
     double rate, min_rate, momentum, beta1, beta2, epsilon, weight_decay, clip;
     int format; /* 0 text, 1 json */
     bool nesterov, decay_all, overwrite, profile, recompute, transport_given;
+    bool epochs_given, steps_given, momentum_given;
 } ls__train_settings;
 
 /* False: the command ends with *code. */

@@ -82,6 +82,7 @@ static const ls__option options[] = {
      .placeholder = "N",
      .kind = LS__OPTION_INTEGER,
      .at = offsetof(ls__train_settings, epochs),
+     .given = 1 + offsetof(ls__train_settings, epochs_given),
      .min = 1,
      .max = INT32_MAX,
      .fallback = "1",
@@ -90,6 +91,7 @@ static const ls__option options[] = {
      .placeholder = "N",
      .kind = LS__OPTION_INTEGER,
      .at = offsetof(ls__train_settings, steps),
+     .given = 1 + offsetof(ls__train_settings, steps_given),
      .min = 1,
      .max = INT64_MAX / 2,
      .help = "updates; instead of --epochs"},
@@ -153,6 +155,7 @@ static const ls__option options[] = {
      .placeholder = "X",
      .kind = LS__OPTION_REAL,
      .at = offsetof(ls__train_settings, momentum),
+     .given = 1 + offsetof(ls__train_settings, momentum_given),
      .low = 0,
      .high = 1,
      .fallback = "0",
@@ -258,6 +261,11 @@ static int check_together(const ls__train_settings *s) {
         return ls__usage_error(
             &command, "--shards %lld is smaller than --ranks %lld: every rank needs a shard",
             (long long)s->shards, (long long)s->ranks);
+    if (s->epochs_given && s->steps_given)
+        return ls__usage_error(&command, "--epochs and --steps contradict each other; give one");
+    if ((s->momentum_given || s->nesterov) && s->optimizer != LS_SGD)
+        return ls__usage_error(&command, "--%s is of --optimizer sgd",
+                               s->nesterov ? "nesterov" : "momentum");
     if (s->nesterov && !(s->momentum > 0))
         return ls__usage_error(&command, "--nesterov wants --momentum above 0");
     if (s->min_rate > s->rate)

@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { VERSION = 2 };
+enum { VERSION = 3 };
 static const uint64_t MAGIC = 0x314452414f42534c; /* "LSBOARD1" */
 
 typedef struct head {
@@ -121,6 +121,16 @@ ls_status ls__board_join(ls__board *board, int fd, int rank, int ranks, const ch
     }
     take_slot(board->mine);
     return LS_OK;
+}
+
+void ls__board_mark_absent(ls__board *board, int rank) {
+    if (board->mapped && !atomic_load(&board->slot[rank].pid))
+        atomic_store(&board->slot[rank].absent, 1);
+}
+
+bool ls__board_is_absent(const ls__board *board, int rank) {
+    return board && board->mapped && rank >= 0 && rank < board->ranks &&
+           atomic_load(&board->slot[rank].absent) && !atomic_load(&board->slot[rank].pid);
 }
 
 /* Nothing depends on the file: a folder that cannot be written costs the record, no more. */

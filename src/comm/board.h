@@ -12,6 +12,7 @@ enum { LS__BOARD_PHASE_WORDS = LS__FLIGHT_NAME_BYTES / 8 };
 typedef struct ls__board_slot {
     _Alignas(64) _Atomic uint32_t pid; /* 0: nobody has come */
     _Atomic uint32_t left;             /* ls_job_finish was called */
+    _Atomic uint32_t absent;           /* set by the launcher: ended before it came */
     _Atomic int64_t clock_offset_ns;   /* CLOCK_REALTIME - CLOCK_MONOTONIC */
     char host[LS__FLIGHT_NAME_BYTES];  /* written before `pid` */
     /* the heartbeat's (heartbeat.c) */
@@ -50,6 +51,12 @@ ls_status ls__board_join(ls__board *board, int fd, int rank, int ranks, const ch
 void ls__board_fail(ls__board *board, const char *text);
 /* `leaves`: this rank has ended in peace. */
 LS_SHARED void ls__board_close(ls__board *board, bool leaves);
+
+/* The launcher's word that the process of `rank` has ended, with code 0, and never came: whoever waits for
+ * it to join waits in vain. Nothing where it did come. */
+LS_SHARED void ls__board_mark_absent(ls__board *board, int rank);
+/* False where nobody can tell. */
+bool ls__board_is_absent(const ls__board *board, int rank);
 
 /* What rank `rank` shows (the own rank where the board is not shared), as of `taken_ns`. */
 LS_SHARED void ls__board_read(const ls__board *board, int rank, uint64_t taken_ns,

@@ -13,6 +13,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 struct ls_job {
     ls__job_place place;
@@ -101,6 +103,19 @@ static ls_status read_place(ls__job_place *place) {
     return LS_OK;
 }
 
+/* A record that cannot be written costs no job its life, but is said while it can be helped. */
+static void check_flight_folder(const ls__job_place *place) {
+    const char *folder = place->board->folder;
+    char line[1200];
+    if (!folder || !place->log)
+        return;
+    if ((mkdir(folder, 0777) == 0 || errno == EEXIST) && access(folder, W_OK | X_OK) == 0)
+        return;
+    snprintf(line, sizeof line, "rank %d: LOCKSTEP_FLIGHT: no record can be written to %.900s: %s",
+             place->rank, folder, strerror(errno));
+    place->log(place->log_context, LS_LOG_WARNING, line);
+}
+
 /* Before the transport opens, so that joining shows there too. */
 static ls_status join_board(ls__job_place *place) {
     int fd = -1;
@@ -108,6 +123,7 @@ static ls_status join_board(ls__job_place *place) {
         LS_TRY(read_integer("LOCKSTEP_BOARD_FD", 0, INT_MAX, &fd));
     LS_TRY(ls__board_join(place->board, fd, place->rank, place->world_size,
                           variable("LOCKSTEP_FLIGHT")));
+    check_flight_folder(place);
     ls__flight_name_group(&place->board->mine->flight, 1, place->world_size, "world");
     LS_TRY(ls__heartbeat_start(&place->heartbeat, place->board, place->heartbeat_s));
     ls__heartbeat_set_phase(place->heartbeat, "joining", 0);

@@ -196,7 +196,7 @@ static void say_stall(ls__diagnosis *d, ls__stall *s) {
     if (missing > 0 && s->peer >= 0)
         say(&w, " never came to the other end of ");
     else
-        say(&w, missing > 0 ? " never arrived at " : "all had arrived at ");
+        say(&w, missing > 0 ? " never arrived at " : "all had begun ");
     say_operation(&w, &s->entry);
     say_details(&w, s->group, &s->entry);
     for (int r = 0; r < d->ranks && named < 4; r++) {

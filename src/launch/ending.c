@@ -65,6 +65,8 @@ static void begin_ending(ls__launch_job *job, const ls__rank *rank) {
 /* The group is empty, so its number may be given to somebody else: nobody signals it any more. */
 static void group_gone(ls__rank *rank) {
     rank->group_left = false;
+    if (rank->exit_code == 0 && rank->signal == 0)
+        ls__board_mark_absent(&rank->job->board, rank->number);
     ls__watcher_remove(&rank->job->watcher, rank->pid);
 }
 

@@ -124,8 +124,8 @@ static const ls__rank *first_cause(const ls__launch_job *job, const ls__diagnosi
         return first;
     for (int r = 0; r < job->started; r++) {
         const ls__rank *rank = &job->ranks[r];
-        if (rank->exited && !rank->signal && rank->exit_code == 0 && d->record[r].pid &&
-            !d->record[r].left && rank->exited_ns < first->exited_ns)
+        if (rank->exited && !rank->signal && rank->exit_code == 0 && !d->record[r].left &&
+            rank->exited_ns < first->exited_ns)
             return rank;
     }
     return d->first >= 0 && !job->ranks[d->first].signal ? &job->ranks[d->first] : first;
@@ -146,7 +146,9 @@ static void print_failure(const ls__launch_job *job, const ls__diagnosis *d) {
     }
     ls__rank_describe(first, how, sizeof how);
     if (!first->signal && first->exit_code == 0)
-        snprintf(how, sizeof how, "exited with code 0 without leaving the job (ls_job_finish)");
+        snprintf(how, sizeof how, "exited with code 0 %s",
+                 d && d->record[first->number].pid ? "without leaving the job (ls_job_finish)"
+                                                   : "before it joined the job");
     if (d && d->record[first->number].pid)
         snprintf(host, sizeof host, "host %s, ", d->record[first->number].host);
     fprintf(stderr, "%s: rank %d (%spid %d) %s first: it %s after %.1f s%s\n", job->command,

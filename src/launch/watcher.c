@@ -10,10 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* A message is one int32: a group to add, the negative of one to remove, or this. Writes of 4 bytes
- * to a pipe are atomic, so a message is never seen in part. */
-enum { GOODBYE = 0 };
-
+/* A message is one int32: a group to add, or the negative of one to remove. Writes of 4 bytes to a pipe
+ * are atomic, so a message is never seen in part. */
 static void update(pid_t *groups, int *count, int most, int32_t message) {
     if (message > 0 && *count < most) {
         groups[(*count)++] = message;
@@ -59,8 +57,6 @@ static _Noreturn void watch(int fd, pid_t *groups, int most) {
             continue;
         if (n != (ssize_t)sizeof message)
             break;
-        if (message == GOODBYE)
-            _exit(0);
         update(groups, &count, most, message);
     }
     for (int i = 0; i < count; i++)
@@ -113,7 +109,7 @@ void ls__watcher_remove(ls__watcher *watcher, pid_t group) {
 void ls__watcher_stop(ls__watcher *watcher) {
     if (watcher->fd < 0)
         return;
-    tell(watcher, GOODBYE);
+    kill(watcher->pid, SIGKILL); /* which ends it also where somebody has stopped it */
     close(watcher->fd);
     while (waitpid(watcher->pid, NULL, 0) < 0 && errno == EINTR)
         continue;

@@ -117,6 +117,10 @@ static ls_status find_failure(const ls__shm *shm, const ls__operation *operation
         const ls__shm_slot *home = &shm->root->slot[shm->root_slot ? shm->root_slot[r] : r];
         if (atomic_load(&home->told_written) == LS__SHM_WRITTEN)
             return fail_rank(shm, operation, condition, r, home->told_reason);
+        if (!pid && ls__board_is_absent(shm->base.board, ls__name_of(&shm->base, r)))
+            return ls__operation_fail(LS_ERR_PEER, operation, ls__own_name(&shm->base),
+                                      "rank %d ended before it joined the job",
+                                      ls__name_of(&shm->base, r));
         if (left)
             return fail_rank(shm, operation, condition, r,
                              shm->root_slot ? "has left the group"

@@ -172,6 +172,9 @@ ls_status ls__tcp_dial(ls__tcp_join *join, int role, int target, int *fd) {
         if (result != ATTEMPT_AGAIN)
             return result == ATTEMPT_DONE ? LS_OK : d.status;
         LS_TRY(check_root(join));
+        if (ls__board_is_absent(join->place->board, target))
+            return ls__fail(LS_ERR_PEER, "rank %d: rank %d ended before it joined the job",
+                            join->rank, target);
         if (ls__now_ns() >= join->deadline)
             return ls__fail(LS_ERR_TIMEOUT,
                             "rank %d: timed out after %g s waiting for rank %d: %s; is it "

@@ -175,10 +175,19 @@ static void drop_leavers(ls__tcp_join *join, const struct pollfd *polls) {
     }
 }
 
+static ls_status check_absent(const ls__tcp_join *join) {
+    for (int rank = 1; rank < join->world; rank++) {
+        if (join->fd[rank] < 0 && ls__board_is_absent(join->place->board, rank))
+            return ls__fail(LS_ERR_PEER, "rank 0: rank %d ended before it joined the job", rank);
+    }
+    return LS_OK;
+}
+
 static ls_status collect_round(ls__tcp_join *join, ls__tcp_lobby *lobby, struct pollfd *polls) {
     char missing[256];
     struct pollfd *lobby_polls = polls + join->world;
     ls__tcp_rank_list(missing, sizeof missing, join->world, is_missing, join);
+    LS_TRY(check_absent(join));
     if (ls__now_ns() >= join->deadline)
         return ls__fail(LS_ERR_TIMEOUT,
                         "rank 0: timed out after %g s waiting for ranks %s of %d at %s:%d",
