@@ -5,7 +5,8 @@
 
 fashion "$work/data" 64 16
 text "$work/text"
-images=(--data "idx:$work/data" --optimizer sgd --momentum 0.9 --lr 0.05 --steps 3)
+images=(--data "idx:$work/data" --lr 0.05 --steps 3)
+sgd=(--optimizer sgd --momentum 0.9)
 
 # twice NAME ARGS...: two runs of two threads
 twice() {
@@ -22,9 +23,9 @@ twice() {
 
 # Large enough for kernels to be cut into two parts: 16384 elements.
 twice mlp --model mlp:784,300,10 --batch-size 64 "${images[@]}" --optimizer adamw
-twice cnn --model cnn --batch-size 16 "${images[@]}"
-twice resnet18 --model resnet18:channels=1,width=8 --batch-size 16 "${images[@]}"
+twice cnn --model cnn --batch-size 16 "${images[@]}" "${sgd[@]}"
+twice resnet18 --model resnet18:channels=1,width=8 --batch-size 16 "${images[@]}" "${sgd[@]}"
 twice gpt --model "gpt:layers=2,heads=4,width=64,context=64,dropout=0.1" --data "text:$work/text" \
   --optimizer adamw --lr 1e-3 --batch-size 8 --clip 1 --steps 3
-twice mlp-ranks --model mlp:784,300,10 --batch-size 64 --ranks 2 "${images[@]}"
+twice mlp-ranks --model mlp:784,300,10 --batch-size 64 --ranks 2 "${images[@]}" "${sgd[@]}"
 finish
