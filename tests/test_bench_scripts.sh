@@ -11,14 +11,13 @@ refused() {
   timeout 60 "$@" >"$work/out" 2>"$work/err" && fail "$*: succeeded"
   grep -qF -- "$text" "$work/err" || fail "$*: $(cat "$work/err")"
 }
-for script in train_vs_pytorch scaling collectives hosts; do
+for script in train_vs_pytorch collectives hosts; do
   "$source_dir/bench/$script" --help | grep -q "usage: bench/$script" || fail "$script --help"
   refused "unknown option --nope" "$source_dir/bench/$script" --nope
   LOCKSTEP=$work/none refused "LOCKSTEP" "$source_dir/bench/$script"
 done
 refused "no model nope" "$source_dir/bench/train_vs_pytorch" --models nope
 refused "--core 99999" "$source_dir/bench/train_vs_pytorch" --core 99999
-refused "--ranks 99999" "$source_dir/bench/scaling" --ranks 99999
 refused "no case nope" "$source_dir/bench/collectives" --cases nope
 refused "no peer nccl" "$source_dir/bench/collectives" --peers nccl
 MPICC=$work/none refused "apt-get install openmpi-bin libopenmpi-dev" "$source_dir/bench/collectives" --peers mpi

@@ -52,6 +52,17 @@ RANK='' LOCKSTEP_MPI='' bench --model mlp:4,2 --steps 1 --ranks 2
 [ "$(value ranks)" = 2 ] || fail "as a rank: ranks $(value ranks)"
 "$lockstep" run -n 2 -- "$lockstep" bench train --model mlp:4,2 --batch 7 >"$work/out" 2>"$work/err" && fail "as a rank: --batch 7"
 grep -q "no multiple of the job's 2 ranks" "$work/err" || fail "as a rank, --batch 7: $(cat "$work/err")"
+# scaling: both forms of the same model were measured, and the figures agree with each other
+timeout 60 "$lockstep" bench scaling --model mlp:16,8,4 --batch 6 --ranks 2 --rounds 3 --seconds 0.01 --format json \
+  >"$work/out" 2>"$work/err" || fail "scaling: $(cat "$work/err")"
+[ "$(value ranks) $(value rounds) $(value batch_per_rank) $(value params)" = "2 3 6 172" ] || fail "scaling: $(cat "$work/out")"
+check "$(value replicas_samples_per_s) > 0 && $(value job_samples_per_s) > 0 && $(value wait_ms) >= 0" "scaling: speeds"
+check "$(value ratio_min) <= $(value ratio) && $(value ratio) <= $(value ratio_max)" "scaling: ratio"
+timeout 60 "$lockstep" bench scaling --model mlp --ranks 2 --rounds 1 --seconds 0.001 >"$work/out" 2>"$work/err" ||
+  fail "scaling, of the set: $(cat "$work/err")"
+grep -qE '^mlp +64 .* 0\.85( \*)?$' "$work/out" || fail "scaling, of the set: $(cat "$work/out")"
+"$lockstep" bench scaling --model nope >"$work/out" 2>"$work/err"
+[ $? = 2 ] || fail "scaling --model nope: $(cat "$work/err")"
 # --recompute: less memory, and it says so
 activations=(--model gpt:layers=8,heads=2,width=64,context=64,vocab=64 --batch 64 --steps 1 --warmup 0)
 bench "${activations[@]}"

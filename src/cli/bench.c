@@ -149,6 +149,7 @@ static void print_help(FILE *file) {
           "       lockstep bench OPERATION [options]\n"
           "\n"
           "  train                whole training steps on made-up data\n"
+          "  scaling              one job of R ranks against R independent replicas\n"
           "\n"
           "Operations between ranks, checked and timed\n",
           file);
@@ -159,10 +160,10 @@ static void print_help(FILE *file) {
 }
 
 static int unknown(const char *name) {
-    const char *names[64] = {"train"};
+    const char *names[64] = {"train", "scaling"};
     const ls__bench_operation *const *rows = ls__bench_operations();
-    for (size_t i = 0; rows[i] && i + 2 < sizeof names / sizeof names[0]; i++)
-        names[i + 1] = rows[i]->name;
+    for (size_t i = 0; rows[i] && i + 3 < sizeof names / sizeof names[0]; i++)
+        names[i + 2] = rows[i]->name;
     const char *nearest = ls__nearest(name, names);
     fprintf(stderr,
             "lockstep bench: unknown benchmark %.60s%s%s%s (lockstep bench --help lists all)\n",
@@ -181,6 +182,8 @@ int ls__cli_bench(int argc, char **argv) {
     }
     if (strcmp(argv[1], "train") == 0)
         return ls__bench_train(argc - 1, argv + 1, argc, argv);
+    if (strcmp(argv[1], "scaling") == 0)
+        return ls__bench_scaling(argc - 1, argv + 1, argc, argv);
     const ls__bench_operation *operation = ls__bench_operation_find(argv[1]);
     return operation ? ls__bench_comm(operation, argc - 1, argv + 1, argc, argv) : unknown(argv[1]);
 }

@@ -10,16 +10,21 @@
 typedef struct ls__bench_settings {
     const char *model;
     int64_t batch, seq, ranks, threads, steps, warmup;
-    int dtype;     /* 0 f32, 1 bf16 */
-    int format;    /* 0 text, 1 json */
-    int transport; /* ls__launch_transport */
-    int progress;  /* ls_progress */
+    int64_t rounds; /* scaling */
+    double seconds; /* scaling: of a turn */
+    int dtype;      /* 0 f32, 1 bf16 */
+    int format;     /* 0 text, 1 json */
+    int transport;  /* ls__launch_transport */
+    int progress;   /* ls_progress */
     bool profile, recompute, ranks_given, transport_given;
 } ls__bench_settings;
 
 /* `lockstep bench train`; argv[0] is "train". full_argc and full_argv as the user typed them from "bench"
  * on: what ranks are started with. */
 int ls__bench_train(int argc, char **argv, int full_argc, char **full_argv);
+
+/* `lockstep bench scaling`, likewise. */
+int ls__bench_scaling(int argc, char **argv, int full_argc, char **full_argv);
 
 /* Measures as the rank the environment says, with the model `spec`; rank 0 prints. */
 ls_status ls__bench_train_run(const ls__bench_settings *settings, const char *spec);
