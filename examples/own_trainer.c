@@ -23,10 +23,11 @@ enum { FEATURES = 2, ROWS = BATCH / SHARDS + 1 }; /* samples a shard can have, a
 /* The parameters, in one list: index, elements, shape. Every process describes the same list. */
 enum { W1, B1, W2, B2, PARAMS };
 static const size_t shape_w1[] = {HIDDEN, FEATURES}, shape_hidden[] = {HIDDEN}, shape_one[] = {1};
-static const ls_reducer_param params[PARAMS] = {{"w1", LS_F32, shape_w1, 2, false},
-                                                {"b1", LS_F32, shape_hidden, 1, false},
-                                                {"w2", LS_F32, shape_hidden, 1, false},
-                                                {"b2", LS_F32, shape_one, 1, false}};
+static const ls_reducer_param params[PARAMS] = {
+    {.name = "w1", .dtype = LS_F32, .shape = shape_w1, .dims = 2},
+    {.name = "b1", .dtype = LS_F32, .shape = shape_hidden, .dims = 1},
+    {.name = "w2", .dtype = LS_F32, .shape = shape_hidden, .dims = 1},
+    {.name = "b2", .dtype = LS_F32, .shape = shape_one, .dims = 1}};
 static const size_t elements[PARAMS] = {HIDDEN * FEATURES, HIDDEN, HIDDEN, 1};
 
 typedef struct trainer {

@@ -75,10 +75,10 @@ static void body(int rank, ls_job *job, void *context) {
     (void)rank;
     ls_group *group = ls_job_world(job);
     const mismatch *m = context;
-    ls_reducer_param params[] = {{"fc1.weight", LS_F32, wide, 2, false},
-                                 {"fc1.bias", LS_F32, narrow, 1, false},
-                                 {"fc2.weight", LS_F32, wide, 2, false},
-                                 {"fc2.bias", LS_F32, narrow, 1, false}};
+    ls_reducer_param params[] = {{"fc1.weight", LS_F32, wide, 2, false, false},
+                                 {"fc1.bias", LS_F32, narrow, 1, false, false},
+                                 {"fc2.weight", LS_F32, wide, 2, false, false},
+                                 {"fc2.bias", LS_F32, narrow, 1, false, false}};
     size_t count = 4;
     ls_reducer_options options = {0};
     bool changed = ls_group_rank(group) == m->rank;

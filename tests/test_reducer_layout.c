@@ -198,7 +198,7 @@ static void test_nothing_trainable(void **state) {
 static void test_overflow_is_refused(void **state) {
     (void)state;
     size_t shape[2] = {SIZE_MAX / 4, 3};
-    ls_reducer_param params[3] = {{"a", LS_F32, shape, 2, false}};
+    ls_reducer_param params[3] = {{.name = "a", .dtype = LS_F32, .shape = shape, .dims = 2}};
     ls__layout layout;
     assert_int_equal(ls__layout_create(&layout, params, 1, 64, 64), LS_ERR_RANGE);
     ls__layout_free(&layout);

@@ -17,8 +17,9 @@
     } while (0)
 
 static const size_t shape[1] = {100};
-static const ls_reducer_param params[] = {
-    {"a", LS_F32, shape, 1, false}, {"b", LS_F32, shape, 1, true}, {"c", LS_F32, shape, 1, false}};
+static const ls_reducer_param params[] = {{"a", LS_F32, shape, 1, false, false},
+                                          {"b", LS_F32, shape, 1, true, false},
+                                          {"c", LS_F32, shape, 1, false, false}};
 
 static void wrong_calls(int rank, ls_job *job, void *context) {
     (void)rank;

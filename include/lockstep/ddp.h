@@ -42,11 +42,46 @@ LS_API ls_status ls_ddp_begin(ls_ddp *ddp, double weight);
 LS_API ls_status ls_ddp_backward(ls_ddp *ddp, ls_step *step, ls_tensor *loss);
 /* Skips the next shard: no samples in it. */
 LS_API ls_status ls_ddp_skip(ls_ddp *ddp);
-/* Waits until all gradients are averaged. `report` may be NULL. */
+/* Waits until all gradients are averaged. `report` may be NULL. Shards that were neither computed nor
+ * skipped count as without data. LS_ERR_PEER where a rank voted LS_VOTE_FAILED, on all of them. */
 LS_API ls_status ls_ddp_wait(ls_ddp *ddp, ls_reducer_report *report);
 /* The loss of the last completed step: the sum over all shards of all ranks, divided by the global
- * weight. It rides in the first bucket, so it costs no operation of its own and is equal on all ranks. */
+ * weight. It rides in the first bucket, so it costs no operation of its own and is equal on all ranks.
+ * NaN after a step that was skipped. */
 LS_API double ls_ddp_loss(const ls_ddp *ddp);
+
+/* --- votes: what each rank says about a step -----------------------------------------------------------
+ *
+ * They travel with the gradients, so all ranks know all votes of a step when its ls_ddp_wait returns, and
+ * do the same. Nothing a rank meets makes it stay away from a step: */
+typedef enum ls_vote {
+    LS_VOTE_OK,       /* the default */
+    LS_VOTE_FINISHED, /* this rank has no data beyond this step's. It goes on taking part, with weight 0,
+                           until all ranks say so; that is all that uneven data needs */
+    LS_VOTE_SKIP, /* a bad sample: no rank is to make this update. ls_optimizer_step then changes nothing */
+    LS_VOTE_FAILED, /* this rank cannot go on: ls_ddp_wait is LS_ERR_PEER on all, with rank and reason */
+} ls_vote;
+enum { LS_VOTE_REASON = 240 }; /* bytes of a reason, its end included */
+
+/* From ls_ddp_begin to ls_ddp_wait; the last call before ls_ddp_wait counts. `reason` (copied, cut to its
+ * room) is told to all ranks with a skip or a failure; may be NULL. Where an ls_ddp_backward failed for a
+ * reason of this rank (no memory, say), the vote is LS_VOTE_FAILED with the error's text until the caller
+ * says LS_VOTE_SKIP; either way ls_ddp_wait is the next call. */
+LS_API ls_status ls_ddp_vote(ls_ddp *ddp, ls_vote vote, const char *reason);
+
+/* Equal on all ranks. */
+typedef struct ls_ddp_tally {
+    int ranks;                   /* of the group, by whose numbers ranks are called here */
+    int finished, skip, failed;  /* how many said so in the last step */
+    int first;                   /* the lowest rank with the worst of skip and failed; -1: none */
+    char reason[LS_VOTE_REASON]; /* which it gave */
+    int nonfinite;               /* ranks with a loss that is a NaN or an infinity */
+    int first_nonfinite;         /* the lowest of them; -1: none */
+    bool update;                 /* nobody said skip, and somebody had data */
+    uint64_t skipped_steps;      /* by votes, since the ddp was created */
+} ls_ddp_tally;
+/* Of the last completed step; all zero before the first. */
+LS_API const ls_ddp_tally *ls_ddp_votes(const ls_ddp *ddp);
 
 /* Collective, between steps: compares a hash of every parameter on all ranks. LS_ERR_MISMATCH names
  * the first tensor that differs and the ranks whose copy is not rank 0's. One pass over the weights. */

@@ -23,6 +23,9 @@ typedef struct ls_optimizer_options {
     double weight_decay;
     bool decay_all; /* default: only weights of two or more dimensions decay */
     double clip;    /* largest global norm of the gradients; 0: no clipping */
+    bool
+        skip_nonfinite; /* a NaN or an infinity: the update is left out and counted (ls_optimizer_skipped).
+                            default: it is LS_ERR_RANGE */
 } ls_optimizer_options;
 
 /* For all weights of the model; state is zero. The model must outlive the optimizer. LS_ERR_ARGUMENT
@@ -39,9 +42,14 @@ LS_API void ls_optimizer_destroy(ls_optimizer *optimizer);
  *                       last step
  *   LS_ERR_STATE        no weight has a gradient
  *   LS_ERR_RANGE        a gradient or statistic holds a NaN or an infinity; the first is named. Reduced
- *                       gradients are equal on all ranks, so all ranks get this together
+ *                       gradients are equal on all ranks, so all ranks get this together. With
+ *                       skip_nonfinite it is LS_OK, with the text in ls_error_text, and *norm is NaN
+ *   LS_OK               the ranks voted to skip the step (ls_ddp_vote), or none of them had data:
+ *                       *norm is 0
  *   LS_ERR_ARGUMENT     the learning rate is negative or not finite */
 LS_API ls_status ls_optimizer_step(ls_optimizer *optimizer, double learning_rate, double *norm);
+/* Updates left out for a NaN or an infinity so far. It grew in the last ls_optimizer_step: that one was. */
+LS_API uint64_t ls_optimizer_skipped(const ls_optimizer *optimizer);
 
 typedef enum ls_schedule_kind { LS_CONSTANT, LS_COSINE, LS_LINEAR } ls_schedule_kind;
 

@@ -38,6 +38,8 @@ typedef struct ls_reducer_param {
     const size_t *shape; /* `dims` extents; dims 0 is a scalar */
     size_t dims;
     bool frozen; /* not trained: has no gradient, but is part of the fingerprint */
+    bool
+        exact; /* no gradient but numbers that must arrive as they are: no hook may compress them */
 } ls_reducer_param;
 
 typedef enum ls_progress {

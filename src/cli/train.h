@@ -22,6 +22,7 @@ typedef struct ls__train_settings {
     int transport; /* ls__launch_transport */
     int progress;  /* ls_progress */
     int dtype;     /* 0 f32, 1 bf16: what was asked for */
+    int nonfinite; /* 0 stop, 1 skip */
     double rate, min_rate, momentum, beta1, beta2, epsilon, weight_decay, clip;
     int format; /* 0 text, 1 json */
     bool nesterov, decay_all, overwrite, profile, recompute, transport_given;
@@ -38,7 +39,7 @@ typedef struct ls__trace ls__trace;                 /* train_trace.c */
 
 typedef struct ls__train_result {
     double train_loss, val_loss, val_accuracy;
-    uint64_t steps, epochs;
+    uint64_t steps, epochs, skipped_steps;
     double train_seconds, samples_per_s; /* tokens for text */
 } ls__train_result;
 
@@ -68,6 +69,7 @@ typedef struct ls__train {
     ls__trace *trace;            /* with --trace */
     ls__profile_report *profile; /* with --profile */
     double optimizer_bytes;      /* ls__profile_optimizer_bytes */
+    int skips_in_a_row;
     ls__train_result result;
 } ls__train;
 
@@ -98,7 +100,7 @@ ls_status ls__output_open(ls__train_output **output, const char *folder, bool ov
 typedef struct ls__step_record {
     uint64_t step, epoch; /* step counts from 1 */
     double loss, rate, norm, samples, milliseconds, wait_milliseconds;
-    bool evaluated;
+    bool evaluated, skipped; /* skipped: no update was made */
     double val_loss, val_accuracy;
 } ls__step_record;
 ls_status ls__output_step(ls__train_output *output, const ls__train *train,

@@ -53,6 +53,7 @@ static void describe(settings_text *t, const ls__train *train) {
     add_real(t, "--epsilon", s->epsilon);
     add_real(t, "--weight-decay", s->weight_decay);
     add_real(t, "--clip", s->clip);
+    add(t, "--nonfinite=%d\n", s->nonfinite);
     add(t, "--trace=%s\n--trace-steps=%" PRId64 "\n", s->trace ? "given" : "absent",
         s->trace_steps);
     add(t, "--model=%.1000s\n", s->model);
@@ -63,11 +64,14 @@ static const char *spell(const char *name, const char *value) {
     static const char *const optimizers[] = {"sgd", "adam", "adamw"};
     static const char *const schedules[] = {"constant", "cosine", "linear"};
     static const char *const flags[] = {"absent", "given"};
+    static const char *const nonfinite[] = {"stop", "skip"};
     size_t index = (size_t)(*value - '0');
     if (strcmp(name, "--optimizer") == 0 && index < 3)
         return optimizers[index];
     if (strcmp(name, "--schedule") == 0 && index < 3)
         return schedules[index];
+    if (strcmp(name, "--nonfinite") == 0 && index < 2)
+        return nonfinite[index];
     if ((strcmp(name, "--nesterov") == 0 || strcmp(name, "--decay-all") == 0) && index < 2)
         return flags[index];
     /* options that were left out */

@@ -35,6 +35,30 @@ static ls_status run_shard(ls__train *train, const ls_shard *shard, uint64_t ste
     return LS_OK;
 }
 
+/* Where every update is left out, going on is of no use. */
+enum { SKIPS_IN_A_ROW = 100 };
+
+/* The update, or the common decision to leave it out. */
+static ls_status update(ls__train *train, ls__step_record *record) {
+    uint64_t skipped = ls_optimizer_skipped(train->optimizer);
+    ls_status status = ls_optimizer_step(train->optimizer, record->rate, &record->norm);
+    if (status != LS_OK)
+        return ls__fail_context(status, "step %llu", (unsigned long long)record->step);
+    record->skipped = ls_optimizer_skipped(train->optimizer) > skipped;
+    if (!record->skipped) {
+        train->skips_in_a_row = 0;
+        return LS_OK;
+    }
+    train->result.skipped_steps++;
+    if (train->skips_in_a_row++ == 0 && train->rank == 0)
+        fprintf(stderr, "lockstep train: step %llu is left out: %s\n",
+                (unsigned long long)record->step, ls_error_text());
+    if (train->skips_in_a_row == SKIPS_IN_A_ROW)
+        return ls__fail_context(LS_ERR_RANGE, "step %llu: %d updates in a row were left out",
+                                (unsigned long long)record->step, SKIPS_IN_A_ROW);
+    return LS_OK;
+}
+
 /* One update; fills `record`. */
 static ls_status run_step(ls__train *train, const ls_batch *batch, ls__step_record *record) {
     size_t first, count;
@@ -47,9 +71,7 @@ static ls_status run_step(ls__train *train, const ls_batch *batch, ls__step_reco
     LS_TRY(ls_ddp_wait(train->ddp, &report));
     ls__profile_add(train->step->profile, "wait for ranks", LS__PASS_UPDATE, 0, 0);
     uint64_t reduced = ls__now_ns();
-    ls_status status = ls_optimizer_step(train->optimizer, record->rate, &record->norm);
-    if (status != LS_OK)
-        return ls__fail_context(status, "step %llu", (unsigned long long)record->step);
+    LS_TRY(update(train, record));
     uint64_t end = ls__now_ns();
     ls__profile_add(train->step->profile, "optimizer", LS__PASS_UPDATE, 0, train->optimizer_bytes);
     ls__trace_span(train->trace, record->step, "optimizer", reduced, end);

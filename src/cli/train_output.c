@@ -136,6 +136,8 @@ ls_status ls__output_step(ls__train_output *o, const ls__train *train, const ls_
                   (json_int_t)r->epoch, "loss", ls__json_real(r->loss), "lr", r->rate, "grad_norm",
                   ls__json_real(r->norm), train->unit, r->samples, "step_ms", r->milliseconds,
                   "wait_ms", r->wait_milliseconds);
+    if (line && r->skipped)
+        json_object_set_new(line, "skipped", json_true());
     if (line && r->evaluated) {
         json_object_set_new(line, "val_loss", ls__json_real(r->val_loss));
         json_object_set_new(line, train->accuracy, ls__json_real(r->val_accuracy));
@@ -152,18 +154,18 @@ json_t *ls__train_summary(const ls__train *train) {
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
     return json_pack(
-        "{s:s, s:s, s:s, s:I, s:i, s:I, s:I, s:s, s:I, s:I, s:I, s:I, s:s, s:s, s:o, s:o, s:o, s:s, "
+        "{s:s, s:s, s:s, s:I, s:i, s:I, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:s, s:o, s:o, s:o, s:s, "
         "s:f, s:f, s:f}",
         "version", LOCKSTEP_VERSION, "model", ls_model_spec(train->model), "data", s->data,
         "parameters", (json_int_t)ls_model_element_count(train->model), "ranks", train->ranks,
         "shards", (json_int_t)train->shards, "threads", (json_int_t)s->threads, "dtype",
         ls__cli_dtype_name(train->dtype), "batch_size", (json_int_t)s->batch_size, "seed",
-        (json_int_t)s->seed, "steps", (json_int_t)r->steps, "epochs", (json_int_t)r->epochs,
-        "optimizer", optimizers[s->optimizer], "transport", ls_job_transport(train->job),
-        "train_loss", ls__json_real(r->train_loss), "val_loss", ls__json_real(r->val_loss),
-        train->accuracy, ls__json_real(r->val_accuracy), "weights_xxh64", hash, "train_seconds",
-        r->train_seconds, train->speed, r->samples_per_s, "peak_rss_mb",
-        (double)usage.ru_maxrss / 1024);
+        (json_int_t)s->seed, "steps", (json_int_t)r->steps, "skipped_steps",
+        (json_int_t)r->skipped_steps, "epochs", (json_int_t)r->epochs, "optimizer",
+        optimizers[s->optimizer], "transport", ls_job_transport(train->job), "train_loss",
+        ls__json_real(r->train_loss), "val_loss", ls__json_real(r->val_loss), train->accuracy,
+        ls__json_real(r->val_accuracy), "weights_xxh64", hash, "train_seconds", r->train_seconds,
+        train->speed, r->samples_per_s, "peak_rss_mb", (double)usage.ru_maxrss / 1024);
 }
 
 /* On disk first, then under its name. */

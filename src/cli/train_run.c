@@ -126,7 +126,8 @@ static ls_status create_model(ls__train *t) {
                                             .epsilon = s->epsilon,
                                             .weight_decay = s->weight_decay,
                                             .decay_all = s->decay_all,
-                                            .clip = s->clip};
+                                            .clip = s->clip,
+                                            .skip_nonfinite = s->nonfinite == 1};
     LS_TRY(ls_optimizer_create(&t->optimizer, t->model, &optimizer));
     const ls_step_options step = {.device = t->device, .seed = (uint64_t)s->seed};
     LS_TRY(ls_step_create(&t->step, &step));

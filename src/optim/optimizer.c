@@ -21,7 +21,8 @@ struct ls_optimizer {
     ls_device *device;
     state *states; /* one for each weight, in the order of the model's parameters */
     size_t count;
-    uint64_t steps; /* calls of ls_optimizer_step that changed something */
+    uint64_t steps;   /* calls of ls_optimizer_step that changed something */
+    uint64_t skipped; /* that met a NaN or an infinity and were to go on */
 };
 
 /* Share of this batch in the running statistics, as PyTorch's momentum = 0.1 */
@@ -223,6 +224,21 @@ static ls_status fold_statistic(const ls_optimizer *optimizer, ls_parameter *p) 
                          p->value.data, true);
 }
 
+/* The gradients have been seen: they do not count again. Returns whether there were any. */
+static bool consume_gradients(const ls_model *model) {
+    bool any = false;
+    for (size_t i = 0; i < model->parameter_count; i++) {
+        ls_parameter *p = model->parameters[i];
+        any |= p->present;
+        p->reduced = p->present = false;
+    }
+    return any;
+}
+
+uint64_t ls_optimizer_skipped(const ls_optimizer *optimizer) {
+    return optimizer ? optimizer->skipped : 0;
+}
+
 ls_status ls_optimizer_step(ls_optimizer *optimizer, double learning_rate, double *norm) {
     if (!optimizer)
         return ls__fail(LS_ERR_ARGUMENT, "ls_optimizer_step: optimizer is NULL");
@@ -230,7 +246,14 @@ ls_status ls_optimizer_step(ls_optimizer *optimizer, double learning_rate, doubl
     ls_model *model = optimizer->model;
     LS_TRY(check_option("learning rate", learning_rate, INFINITY));
     LS_TRY(check_reduced(optimizer));
-    LS_TRY(measure_norm(optimizer, &total));
+    ls_status finite = measure_norm(optimizer, &total);
+    if (finite == LS_ERR_RANGE && optimizer->options.skip_nonfinite) {
+        optimizer->skipped++;
+        consume_gradients(model);
+        total = NAN;
+        finite = LS_OK;
+    }
+    LS_TRY(finite);
     if (norm)
         *norm = total;
     if (optimizer->options.clip > 0) /* as torch.nn.utils.clip_grad_norm_ */
@@ -248,8 +271,7 @@ ls_status ls_optimizer_step(ls_optimizer *optimizer, double learning_rate, doubl
         ls_parameter *p = model->parameters[i];
         if (p->role == LS_STATISTIC && p->present)
             LS_TRY(fold_statistic(optimizer, p));
-        p->reduced = p->present = false;
     }
-    optimizer->steps++;
+    optimizer->steps += consume_gradients(model);
     return LS_OK;
 }

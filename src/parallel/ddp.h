@@ -1,0 +1,99 @@
+/* The inside of a ddp: what its files share. ddp.c holds the calls of a step, entries.c what is reduced
+ * and in which order, shards.c the sums over this rank's shards, votes.c what ranks say about a step,
+ * watch.c and replicas.c whether they still hold the same. */
+#ifndef LS_PARALLEL_DDP_H
+#define LS_PARALLEL_DDP_H
+
+#include "base/error.h"
+#include "nn/model.h"
+#include "nn/parameter.h"
+#include <lockstep/ddp.h>
+
+enum { LS__DDP_SLOTS = 64 };
+
+/* One tensor that is reduced: a weight, a statistic, the loss, or the votes. */
+typedef struct ls__ddp_entry {
+    ls_parameter *parameter;     /* NULL: the loss or the votes */
+    size_t count;                /* elements */
+    bool reduces;                /* false: frozen, stands in the list for the fingerprint only */
+    bool by_shard;               /* summed over the shards of this rank, in slots */
+    bool ready;                  /* reported to the reducer in this step */
+    size_t scratch_offset;       /* elements into every scratch slot */
+    float *slots[LS__DDP_SLOTS]; /* where slot s of this entry lies; slot 0 is the reducer's */
+    uint64_t holds;              /* bit s: slot s holds a sum */
+} ls__ddp_entry;
+
+struct ls_ddp {
+    ls_model *model;
+    ls_device *device;
+    ls_group *group;
+    ls_reducer *reducer;
+    ls_reducer_options reducer_options;
+    size_t shards, first, count; /* of the global batch; this rank's */
+    ls__ddp_entry *entries; /* the model's parameters in order, then the loss, then the votes */
+    size_t parameter_count, entry_count;
+    size_t slot_count;
+    float *scratch[LS__DDP_SLOTS]; /* slots 1 .. slot_count-1 */
+    bool owns_model;               /* its parameters are marked as managed by this ddp */
+    bool ordered;                  /* the buckets follow the tape's ready order */
+    bool in_step, reducing;        /* between begin and wait; the reducer's step is open */
+    bool lost;                     /* this rank cannot finish its shards of the open step */
+    double weight;                 /* of this rank in this step */
+    size_t next;                   /* local shard to come */
+    float loss;                    /* average of the last complete step */
+    float *ballot;                 /* (ranks, LS__BALLOT): what all ranks said, on the host */
+    ls_vote vote;                  /* of this rank in this step, and why */
+    char reason[LS_VOTE_REASON];
+    bool nonfinite; /* a loss of this rank in this step is no finite number */
+    ls_ddp_tally tally;
+    ls_status failed; /* a step was lost for the whole job: everything after returns this */
+};
+
+static inline size_t ls__ddp_loss_entry(const ls_ddp *ddp) {
+    return ddp->parameter_count;
+}
+
+static inline size_t ls__ddp_votes_entry(const ls_ddp *ddp) {
+    return ddp->parameter_count + 1;
+}
+
+/* --- entries.c --- */
+
+/* Lists the model's parameters, the loss and the votes. */
+ls_status ls__ddp_create_entries(ls_ddp *ddp);
+/* Collective. The reducer for the entries as they are; the first ready order is that of registration,
+ * reversed. */
+ls_status ls__ddp_create_reducer(ls_ddp *ddp);
+/* Collective: every rank comes here once, in its first step, with or without a tape. The buckets take the
+ * order in which rank 0's tape finishes gradients. */
+ls_status ls__ddp_adopt_order(ls_ddp *ddp, ls_step *step);
+
+/* --- shards.c --- */
+
+/* Slots that `shards` shards of a rank need, slot 0 included. */
+size_t ls__ddp_slots_needed(size_t shards);
+ls_status ls__ddp_create_scratch(ls_ddp *ddp);
+void ls__ddp_free_scratch(ls_ddp *ddp);
+/* Slot 0 of every entry is where the reducer has put it; the others never move. */
+void ls__ddp_place_slots(ls_ddp *ddp);
+/* Points every parameter's gradient at the slot of local shard `shard`; nothing is written there yet. */
+void ls__ddp_aim_gradients(ls_ddp *ddp, size_t shard);
+/* The present shard's contribution to entry i is in its slot. In the last shard: added up, and reported. */
+ls_status ls__ddp_entry_done(ls_ddp *ddp, size_t i);
+/* Where the present shard's value of entry i belongs. */
+float *ls__ddp_entry_slot(ls_ddp *ddp, size_t i);
+/* After a shard: completes the subtrees it closes, and aims at the next one's slot. */
+ls_status ls__ddp_close_shard(ls_ddp *ddp);
+
+/* --- votes.c --- */
+
+/* Floats of a rank in the votes: what it says, and a hash of its replica in four pieces. */
+enum { LS__BALLOT = 5 };
+
+void ls__votes_begin(ls_ddp *ddp);
+/* Before the reducer's wait: writes what this rank says, and reports it ready. */
+ls_status ls__votes_cast(ls_ddp *ddp);
+/* After it: fills the tally, equal on all ranks. LS_ERR_PEER where a rank said it has failed. */
+ls_status ls__votes_count(ls_ddp *ddp, const ls_reducer_report *report);
+
+#endif
