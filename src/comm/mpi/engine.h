@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { LS__MPI_ENGINE_VERSION = 1, LS__MPI_TEXT_BYTES = 512, LS__MPI_PIECE_BYTES = 1 << 30 };
+enum { LS__MPI_ENGINE_VERSION = 1, LS__MPI_TEXT_BYTES = 512 };
 
 /* A pending send or receive; 0 none. */
 typedef struct ls__mpi_request {
@@ -32,7 +32,7 @@ typedef struct ls__mpi_engine {
     void (*close)(ls__mpi_comm *comm, bool clean);
     int (*rank)(const ls__mpi_comm *comm);
     int (*size)(const ls__mpi_comm *comm);
-    /* Started; at most LS__MPI_PIECE_BYTES. */
+    /* Started; at most INT_MAX bytes. */
     int (*send)(ls__mpi_comm *comm, int to, int tag, const void *data, size_t bytes,
                 ls__mpi_request *request, char *text);
     /* from -1: anyone */

@@ -101,6 +101,13 @@ static int poll_slot(ls__mpi *mpi, ls__mpi_slot *slot) {
     return slot->active;
 }
 
+static int poll_window(ls__mpi *mpi, ls__mpi_window *window) {
+    int busy = 0;
+    for (int k = 0; k < LS__MPI_WINDOW; k++)
+        busy += poll_slot(mpi, &window->slot[k]);
+    return busy;
+}
+
 static void cancel_slot(ls__mpi *mpi, ls__mpi_slot *slot) {
     if (slot->active)
         mpi->engine->cancel(&slot->request);
@@ -109,7 +116,9 @@ static void cancel_slot(ls__mpi *mpi, ls__mpi_slot *slot) {
 void ls__mpi_reap_letters(ls__mpi *mpi) {
     for (ls__mpi_letter **link = &mpi->letters; *link;) {
         ls__mpi_letter *letter = *link;
-        if (poll_slot(mpi, &letter->header_slot) + poll_slot(mpi, &letter->payload_slot) > 0) {
+        if (poll_slot(mpi, &letter->header_slot) + poll_slot(mpi, &letter->payload_slot[0]) +
+                poll_slot(mpi, &letter->payload_slot[1]) >
+            0) {
             link = &letter->next;
             continue;
         }
@@ -133,7 +142,7 @@ static int poll_all(ls__mpi *mpi, bool leaving) {
         busy += poll_slot(mpi, &mpi->saying[rank]) + poll_slot(mpi, &peer->header_out) +
                 poll_slot(mpi, &peer->header_in);
         for (int i = 0; i < 2; i++)
-            busy += poll_slot(mpi, &peer->out[i]) + poll_slot(mpi, &peer->in[i]);
+            busy += poll_window(mpi, &peer->out[i]) + poll_window(mpi, &peer->in[i]);
     }
     ls__mpi_reap_letters(mpi);
     return busy + (mpi->letters != NULL);
@@ -146,7 +155,8 @@ bool ls__mpi_settle(ls__mpi *mpi, bool leaving, double seconds) {
         ls__mpi_peer *peer = ls__mpi_peer_of(mpi, rank);
         cancel_slot(mpi, &peer->header_in);
         for (int i = 0; i < 2; i++)
-            cancel_slot(mpi, &peer->in[i]);
+            for (int k = 0; k < LS__MPI_WINDOW; k++)
+                cancel_slot(mpi, &peer->in[i].slot[k]);
     }
     if (leaving)
         cancel_slot(mpi, &mpi->hearing);

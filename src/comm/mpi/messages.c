@@ -130,7 +130,7 @@ static ls_status step_headers(ls__mpi *mpi, ls__operation *op, ls__mpi_peer *pee
 
 /* --- lanes --- */
 
-static size_t next_piece(ls__mesh_lane *lane, char **at) {
+size_t ls__mpi_next_piece(ls__mesh_lane *lane, char **at) {
     size_t n = lane->left < LS__MPI_PIECE_BYTES ? lane->left : LS__MPI_PIECE_BYTES;
     *at = lane->at;
     lane->at += n;
@@ -138,21 +138,43 @@ static size_t next_piece(ls__mesh_lane *lane, char **at) {
     return n;
 }
 
+/* Takes out what has ended, the oldest first. */
+static ls_status reap(ls__mpi *mpi, const ls__operation *op, ls__mpi_window *window, int peer,
+                      bool *moved) {
+    while (window->count > 0) {
+        ls__mpi_slot *oldest = &window->slot[window->first];
+        LS_TRY(ls__mpi_test(mpi, op, oldest, peer, moved));
+        if (oldest->active)
+            break;
+        window->first = (window->first + 1) % LS__MPI_WINDOW;
+        window->count--;
+    }
+    return LS_OK;
+}
+
+/* Starts pieces as long as there is room. */
+static ls_status fill(ls__mpi *mpi, const ls__operation *op, ls__mpi_window *window,
+                      ls__mesh_lane *lane, int peer, int tag, bool receives) {
+    char *at;
+    while (lane->left > 0 && window->count < LS__MPI_WINDOW) {
+        ls__mpi_slot *slot = &window->slot[(window->first + window->count) % LS__MPI_WINDOW];
+        size_t n = ls__mpi_next_piece(lane, &at);
+        LS_TRY(receives ? ls__mpi_recv_start(mpi, op, slot, peer, tag, at, n)
+                        : ls__mpi_send_start(mpi, op, slot, peer, tag, at, n));
+        window->count++;
+    }
+    return LS_OK;
+}
+
 static ls_status step_lanes(ls__mpi *mpi, ls__operation *op, ls__mpi_peer *peer, bool *moved) {
     const int tag = is_point(op) ? LS__MPI_PAYLOAD : LS__MPI_LANE;
     const bool may_receive = !peer->awaited && mpi->arrived >= mpi->gate;
-    char *at;
     for (int i = 0; i < 2; i++) {
-        LS_TRY(ls__mpi_test(mpi, op, &peer->out[i], peer->rank, moved));
-        if (!peer->out[i].active && peer->base.out[i].left > 0) {
-            size_t n = next_piece(&peer->base.out[i], &at);
-            LS_TRY(ls__mpi_send_start(mpi, op, &peer->out[i], peer->rank, tag + i, at, n));
-        }
-        LS_TRY(ls__mpi_test(mpi, op, &peer->in[i], peer->rank, moved));
-        if (!peer->in[i].active && peer->base.in[i].left > 0 && may_receive) {
-            size_t n = next_piece(&peer->base.in[i], &at);
-            LS_TRY(ls__mpi_recv_start(mpi, op, &peer->in[i], peer->rank, tag + i, at, n));
-        }
+        if (may_receive)
+            LS_TRY(fill(mpi, op, &peer->in[i], &peer->base.in[i], peer->rank, tag + i, true));
+        LS_TRY(fill(mpi, op, &peer->out[i], &peer->base.out[i], peer->rank, tag + i, false));
+        LS_TRY(reap(mpi, op, &peer->out[i], peer->rank, moved));
+        LS_TRY(reap(mpi, op, &peer->in[i], peer->rank, moved));
     }
     return LS_OK;
 }
@@ -163,7 +185,7 @@ static const uint64_t HELD_NS = 500 * UINT64_C(1000000);
 
 static bool is_pending(const ls__mpi_peer *peer) {
     for (int i = 0; i < 2; i++)
-        if (peer->out[i].active || peer->in[i].active || peer->base.out[i].left > 0 ||
+        if (peer->out[i].count > 0 || peer->in[i].count > 0 || peer->base.out[i].left > 0 ||
             peer->base.in[i].left > 0)
             return true;
     return peer->awaited || peer->header_out.active;

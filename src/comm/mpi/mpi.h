@@ -22,6 +22,11 @@ enum {
     LS__MPI_HOST_BYTES = 64,
     LS__MPI_REASON_BYTES = 512,
     LS__MPI_EAGER_BYTES = 64 * 1024, /* a longer send waits for its recv */
+    /* A lane goes in messages that MPI sends at once, without asking the receiver first: its question would
+     * wait behind all that is on its way on the same connection, and the line would stand still meanwhile.
+     * OpenMPI over TCP asks from 64 KiB on, its own header included. */
+    LS__MPI_PIECE_BYTES = 60 * 1024,
+    LS__MPI_WINDOW = 16, /* pieces of a lane under way */
 };
 
 /* Tags. Messages of one tag between two ranks keep their order. */
@@ -33,6 +38,12 @@ typedef struct ls__mpi_slot {
     ls__mpi_request request;
 } ls__mpi_slot;
 
+/* Pieces of a lane under way, the oldest first: messages of one tag end in their order. */
+typedef struct ls__mpi_window {
+    ls__mpi_slot slot[LS__MPI_WINDOW];
+    unsigned first, count;
+} ls__mpi_window;
+
 typedef struct ls__mpi_goodbye {
     int32_t status; /* LS_OK: leaves in peace */
     char reason[LS__MPI_REASON_BYTES - 4];
@@ -41,7 +52,7 @@ typedef struct ls__mpi_goodbye {
 /* A small send whose payload was copied, so that the call could return. */
 typedef struct ls__mpi_letter {
     struct ls__mpi_letter *next;
-    ls__mpi_slot header_slot, payload_slot;
+    ls__mpi_slot header_slot, payload_slot[2]; /* one a piece */
     ls__header header;
     char payload[];
 } ls__mpi_letter;
@@ -64,7 +75,8 @@ typedef struct ls__mpi_peer {
     bool held;   /* such a header, in `incoming`: of this rank's next operation, if all is well */
     uint64_t held_ns;
     uint64_t left_ns; /* when it was seen that it left; 0: it is there */
-    ls__mpi_slot header_out, header_in, out[2], in[2];
+    ls__mpi_slot header_out, header_in;
+    ls__mpi_window out[2], in[2]; /* of each lane */
     ls__header incoming;
     ls__mpi_early *early, **early_end;
 } ls__mpi_peer;
@@ -119,6 +131,8 @@ ls_status ls__mpi_recv_start(ls__mpi *mpi, const ls__operation *operation, ls__m
 /* *moved: it was under way and has ended. */
 ls_status ls__mpi_test(ls__mpi *mpi, const ls__operation *operation, ls__mpi_slot *slot, int peer,
                        bool *moved);
+/* Takes the next message off the front of a lane: its bytes, which start at *at. */
+size_t ls__mpi_next_piece(ls__mesh_lane *lane, char **at);
 /* One look at everything `peer` has to do with the operation; *pending: something is left. */
 ls_status ls__mpi_step(ls__mpi *mpi, ls__operation *operation, ls__mpi_peer *peer, bool *pending,
                        bool *moved);

@@ -28,6 +28,8 @@ bool ls__mpi_early_pop(ls__mpi_peer *peer, ls__header *header) {
     return true;
 }
 
+_Static_assert(LS__MPI_EAGER_BYTES <= 2 * LS__MPI_PIECE_BYTES, "a letter has room for its pieces");
+
 static ls_status send_small(ls__mpi *mpi, ls__operation *op, size_t bytes) {
     ls__mpi_letter *letter = calloc(1, sizeof *letter + bytes);
     if (!letter)
@@ -38,10 +40,14 @@ static ls_status send_small(ls__mpi *mpi, ls__operation *op, size_t bytes) {
     mpi->letters = letter;
     LS_TRY(ls__mpi_send_start(mpi, op, &letter->header_slot, op->root, LS__MPI_HEADER,
                               &letter->header, sizeof letter->header));
-    if (bytes > 0) {
+    if (bytes > 0)
         memcpy(letter->payload, op->send, bytes);
-        LS_TRY(ls__mpi_send_start(mpi, op, &letter->payload_slot, op->root, LS__MPI_PAYLOAD,
-                                  letter->payload, bytes));
+    ls__mesh_lane lane = ls__mesh_lane_of(letter->payload, 0, bytes);
+    for (int i = 0; lane.left > 0; i++) {
+        char *at;
+        const size_t n = ls__mpi_next_piece(&lane, &at);
+        LS_TRY(ls__mpi_send_start(mpi, op, &letter->payload_slot[i], op->root, LS__MPI_PAYLOAD, at,
+                                  n));
     }
     op->times.ready_ns = ls__now_ns();
     return LS_OK;
