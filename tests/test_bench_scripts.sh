@@ -11,7 +11,7 @@ refused() {
   timeout 60 "$@" >"$work/out" 2>"$work/err" && fail "$*: succeeded"
   grep -qF -- "$text" "$work/err" || fail "$*: $(cat "$work/err")"
 }
-for script in train_vs_pytorch collectives hosts; do
+for script in train_vs_pytorch collectives hosts overlap; do
   "$source_dir/bench/$script" --help | grep -q "usage: bench/$script" || fail "$script --help"
   refused "unknown option --nope" "$source_dir/bench/$script" --nope
   LOCKSTEP=$work/none refused "LOCKSTEP" "$source_dir/bench/$script"
@@ -26,8 +26,11 @@ PYTHON=$work/none refused "apt-get install python3-torch" "$source_dir/bench/col
 if ip netns add lsprobe$$ 2>/dev/null && ip netns del lsprobe$$; then
   timeout 120 "$source_dir/bench/hosts" --peers tcp --bytes 1048576 --rounds 1 --iterations 2 >"$work/out" 2>&1 </dev/null
   grep -qE '^Lockstep, shm\+tcp +[0-9]+ +[0-9.]+$' "$work/out" || fail "hosts: $(cat "$work/out")"
+  echo '{"backward": [{"elements": 100000, "ms": 5}]}' >"$work/timeline"
+  timeout 60 "$source_dir/bench/overlap" --ranks 1 --timeline "$work/timeline" --steps 1 >"$work/out" 2>&1 </dev/null
+  grep -qE '^overlap takes [-0-9.]+ % off the step' "$work/out" || fail "overlap: $(cat "$work/out")"
 else
-  echo "no right to make network namespaces: bench/hosts was not run"
+  echo "no right to make network namespaces: bench/hosts and bench/overlap were not run"
 fi
 if [ "$(nproc)" -lt 2 ]; then
   echo "one core, where MPI's ranks spin for each other's turn: bench/collectives was not run"

@@ -120,7 +120,7 @@ static void test_each_field_is_named(void **state) {
         LS_OK);
     run(change_order, 2, 1, "parameter 0 differs: rank 0 has fc1.weight", LS_OK);
     run(change_bucket, 2, 1,
-        "rank 0 has first_bucket_bytes 1048576 and bucket_bytes 26214400, rank 1 has "
+        "rank 0 has first_bucket_bytes 1048576 and bucket_bytes 4194304, rank 1 has "
         "first_bucket_bytes 1048576 and bucket_bytes 4096",
         LS_OK);
 }

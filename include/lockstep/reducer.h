@@ -11,7 +11,7 @@
  * Write sums over your samples, not means: the reducer divides once, by the global weight.
  *
  * Gradients live in one flat allocation of ls_group_alloc, in the order in which they become ready.
- * Buckets are consecutive ranges of it: 1 MiB the first, 25 MiB the others; a tensor larger than what
+ * Buckets are consecutive ranges of it: 1 MiB the first, 4 MiB the others; a tensor larger than what
  * is left of a bucket continues in the next. Bucket k is reduced once all gradients in it are ready and
  * bucket k-1 was started, so operations start in the same order on all ranks. A parameter that was not
  * reported ready by ls_reducer_wait counts as zero here; a used mark rides behind each gradient, so
@@ -50,7 +50,7 @@ typedef enum ls_progress {
 /* Zero-initialise; zero means the default. */
 typedef struct ls_reducer_options {
     size_t first_bucket_bytes; /* default 1 MiB; at least 64, equal on all ranks */
-    size_t bucket_bytes;       /* default 25 MiB; likewise */
+    size_t bucket_bytes;       /* default 4 MiB; likewise */
     ls_progress progress;      /* default LS_PROGRESS_THREAD */
     /* In a world of one there is nothing to reduce, and dividing by the weight would be a pass over all
      * gradients for its own sake. true: there they stay the sums that they are, and the report's

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "cli/bench_comm.h"
+#include "cli/bench_overlap.h"
 #include "nn/spec.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -146,10 +147,12 @@ int ls__bench_train(int argc, char **argv, int full_argc, char **full_argv) {
 
 static void print_help(FILE *file) {
     fputs("Usage: lockstep bench train --model SPEC [options]\n"
+          "       lockstep bench overlap [options]\n"
           "       lockstep bench OPERATION [options]\n"
           "\n"
           "  train                whole training steps on made-up data\n"
           "  scaling              one job of R ranks against R independent replicas\n"
+          "  overlap              how much of the reduction hides behind backward\n"
           "\n"
           "Operations between ranks, checked and timed\n",
           file);
@@ -160,10 +163,10 @@ static void print_help(FILE *file) {
 }
 
 static int unknown(const char *name) {
-    const char *names[64] = {"train", "scaling"};
+    const char *names[64] = {"train", "scaling", "overlap"};
     const ls__bench_operation *const *rows = ls__bench_operations();
-    for (size_t i = 0; rows[i] && i + 3 < sizeof names / sizeof names[0]; i++)
-        names[i + 2] = rows[i]->name;
+    for (size_t i = 0; rows[i] && i + 4 < sizeof names / sizeof names[0]; i++)
+        names[i + 3] = rows[i]->name;
     const char *nearest = ls__nearest(name, names);
     fprintf(stderr,
             "lockstep bench: unknown benchmark %.60s%s%s%s (lockstep bench --help lists all)\n",
@@ -184,6 +187,8 @@ int ls__cli_bench(int argc, char **argv) {
         return ls__bench_train(argc - 1, argv + 1, argc, argv);
     if (strcmp(argv[1], "scaling") == 0)
         return ls__bench_scaling(argc - 1, argv + 1, argc, argv);
+    if (strcmp(argv[1], "overlap") == 0)
+        return ls__bench_overlap(argc - 1, argv + 1, argc, argv);
     const ls__bench_operation *operation = ls__bench_operation_find(argv[1]);
     return operation ? ls__bench_comm(operation, argc - 1, argv + 1, argc, argv) : unknown(argv[1]);
 }

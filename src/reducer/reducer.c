@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEFAULT_FIRST_BUCKET = 1 << 20, DEFAULT_BUCKET = 25 << 20 };
+enum { DEFAULT_FIRST_BUCKET = 1 << 20, DEFAULT_BUCKET = 4 << 20 };
 
 /* Nonzero weights lie between these, so that 1 / (their sum) is an ordinary f32 for any number of
  * ranks below 1e8. */
