@@ -248,6 +248,10 @@ static void serve(void *context, const ls__pulse *own, ls__pulse *pulse, ls__fai
         send_all(c, own, pulse);
 }
 
+void ls__tcp_control_adopt(struct ls__tcp_control *control, int rank, int fd) {
+    control->line[rank].fd = fd;
+}
+
 /* --- making the connections ---------------------------------------------------------------------------------------- */
 
 static bool is_missing(const void *context, int rank) {
@@ -264,7 +268,7 @@ static ls_status admit(ls__tcp_join *join, ls__tcp_guest *guest) {
         return ls__fail(LS_ERR_MISMATCH, "rank 0: rank %u of %u connects a second time",
                         theirs->rank, theirs->world);
     }
-    join->control->line[theirs->rank].fd = guest->fd;
+    ls__tcp_control_adopt(join->control, (int)theirs->rank, guest->fd);
     ls__tcp_set_options(guest->fd);
     return LS_OK;
 }
@@ -312,7 +316,10 @@ ls_status ls__tcp_control_collect(ls__tcp_join *join) {
 }
 
 ls_status ls__tcp_control_dial(ls__tcp_join *join) {
-    return ls__tcp_dial(join, LS__TCP_CONTROL, 0, &join->control->line[0].fd);
+    int fd;
+    LS_TRY(ls__tcp_dial(join, LS__TCP_CONTROL, 0, &fd));
+    ls__tcp_control_adopt(join->control, 0, fd);
+    return LS_OK;
 }
 
 /* --- its life -------------------------------------------------------------------------------------------------------- */
@@ -334,9 +341,12 @@ static void end(void *context) {
     ls__tcp_control_free(context);
 }
 
+ls__heartbeat_link ls__tcp_control_link(struct ls__tcp_control *control) {
+    return (ls__heartbeat_link){.context = control, .watch = watch, .serve = serve, .free = end};
+}
+
 void ls__tcp_control_start(struct ls__tcp_control *control, ls__heartbeat *heartbeat) {
-    const ls__heartbeat_link link = {
-        .context = control, .watch = watch, .serve = serve, .free = end};
+    const ls__heartbeat_link link = ls__tcp_control_link(control);
     ls__heartbeat_link_to(heartbeat, &link);
 }
 

@@ -111,6 +111,18 @@ static attempt handshake(dialled *d, int fd) {
     return judge(d, join->key, &mine, &theirs, &verdict);
 }
 
+ls_status ls__tcp_handshake(ls__tcp_join *join, int role, int target, int fd) {
+    dialled d = {.join = join, .role = role, .target = target, .where = "a connection"};
+    switch (handshake(&d, fd)) {
+    case ATTEMPT_DONE:
+        return LS_OK;
+    case ATTEMPT_AGAIN:
+        return ls__fail(LS_ERR_PEER, "rank %d: %s", join->rank, d.why);
+    default:
+        return d.status;
+    }
+}
+
 static attempt try_address(dialled *d, const ls__tcp_address *address, int *fd) {
     ls__tcp_join *join = d->join;
     int error;

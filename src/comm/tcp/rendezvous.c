@@ -136,7 +136,7 @@ static ls_status refuse(ls__tcp_guest *guest, ls_status status) {
     return status;
 }
 
-static ls_status admit(ls__tcp_join *join, ls__tcp_guest *guest) {
+ls_status ls__tcp_admit(ls__tcp_join *join, ls__tcp_guest *guest) {
     const ls__tcp_hello *theirs = &guest->theirs;
     const ls__tcp_card *card = &guest->paper.card;
     char who[160];
@@ -206,7 +206,7 @@ static ls_status collect_round(ls__tcp_join *join, ls__tcp_lobby *lobby, struct 
     drop_leavers(join, polls);
     ls__tcp_guest guest;
     while (ls__tcp_lobby_serve(lobby, lobby_polls, &guest))
-        LS_TRY(admit(join, &guest));
+        LS_TRY(ls__tcp_admit(join, &guest));
     return ls__tcp_lobby_status(lobby);
 }
 

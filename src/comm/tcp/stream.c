@@ -170,6 +170,8 @@ int ls__tcp_flush(ls__tcp_peer *peer) {
             return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -1;
         size_t of_head = (size_t)n < parts[0].iov_len ? (size_t)n : parts[0].iov_len;
         peer->head_at += of_head;
+        if (peer->body.left == 0) /* and `at` may be NULL */
+            continue;
         peer->body.at += (size_t)n - of_head;
         peer->body.left -= (size_t)n - of_head;
     }

@@ -232,10 +232,11 @@ ls_status ls__tcp_open_join(ls__transport **transport, ls__tcp_join *join) {
     ls_status status;
     *transport = NULL;
     /* All memory first: whoever lacks it never joins, rather than failing when all have joined. */
-    LS_TRY_OUT(prepare_join(join));
+    if (!join->connected)
+        LS_TRY_OUT(prepare_join(join));
     LS_TRY_OUT(make(&tcp, join->rank, join->world));
     LS_TRY_OUT(add_peers(tcp));
-    if (join->world > 1)
+    if (join->world > 1 && !join->connected)
         LS_TRY_OUT(ls__tcp_rendezvous(join));
     take_over(tcp, join);
     tcp->place = *join->place;

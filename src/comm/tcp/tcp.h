@@ -140,8 +140,9 @@ typedef struct ls__tcp_join {
     unsigned char key[LS__TCP_KEY_BYTES];
     uint64_t deadline, next_log;
     int rank, world;
-    int listener;                    /* -1: none; rank 0's may be open already */
-    int *fd;                         /* (world) connection to each rank, -1: none */
+    int listener;   /* -1: none; rank 0's may be open already */
+    bool connected; /* `fd` and `table` are complete: there is nobody to be found */
+    int *fd;        /* (world) connection to each rank, -1: none */
     struct ls__tcp_control *control; /* NULL: no heartbeat over these connections */
     ls__tcp_card *table;             /* (world) */
 } ls__tcp_join;
@@ -190,6 +191,10 @@ bool ls__tcp_lobby_serve(ls__tcp_lobby *lobby, struct pollfd *polls, ls__tcp_gue
  * of this end. When join->listener is -1 a listener is opened on that address first. */
 ls_status ls__tcp_dial(ls__tcp_join *join, int role, int target, int *fd);
 
+/* The connecting side's part of one handshake, on a connection that stands. LS_ERR_PEER: it was cut short, which
+ * the other end's start or a stranger may explain; anything else is final. */
+ls_status ls__tcp_handshake(ls__tcp_join *join, int role, int target, int fd);
+
 /* Messages between rank 0 and the others while they join. */
 enum { LS__TCP_TABLE = 1, LS__TCP_DONE, LS__TCP_GO, LS__TCP_FAIL, LS__TCP_BEAT };
 typedef struct ls__tcp_note {
@@ -200,6 +205,9 @@ ls_status ls__tcp_note_send(ls__tcp_join *join, int rank, int kind, ls_status st
                             const void *body, size_t bytes);
 /* Reads a note that must be `kind`; LS__TCP_FAIL becomes this rank's error. */
 ls_status ls__tcp_note_recv(ls__tcp_join *join, int rank, int kind, void *body, size_t bytes);
+/* On rank 0: a guest that has proved itself becomes the rank it says it is, or is told why not; then its
+ * connection is closed. */
+ls_status ls__tcp_admit(ls__tcp_join *join, ls__tcp_guest *guest);
 /* Connects everybody: join->fd and join->table are complete on success. */
 ls_status ls__tcp_rendezvous(ls__tcp_join *join);
 /* Ranks above 0: the connections among themselves. */
@@ -211,6 +219,10 @@ ls_status ls__tcp_control_create(struct ls__tcp_control **control, int rank, int
 /* Rank 0's side and the others' of making them. */
 ls_status ls__tcp_control_collect(ls__tcp_join *join);
 ls_status ls__tcp_control_dial(ls__tcp_join *join);
+/* `fd` becomes the connection to `rank`: on rank 0 any other, elsewhere 0. */
+void ls__tcp_control_adopt(struct ls__tcp_control *control, int rank, int fd);
+/* What the heartbeat calls. */
+ls__heartbeat_link ls__tcp_control_link(struct ls__tcp_control *control);
 /* The heartbeat takes it over. */
 void ls__tcp_control_start(struct ls__tcp_control *control, ls__heartbeat *heartbeat);
 void ls__tcp_control_free(struct ls__tcp_control *control);
@@ -326,7 +338,8 @@ typedef struct ls__tcp {
     uint64_t splits;
 } ls__tcp;
 
-/* Connects the ranks that `join` describes; address, port, deadline, ranks and proof are set. */
+/* Connects the ranks that `join` describes; address, port, deadline, ranks and proof are set. Or takes over
+ * connections that stand (join->connected). What join points to is taken over, also on failure. */
 ls_status ls__tcp_open_join(ls__transport **transport, ls__tcp_join *join);
 ls_status ls__tcp_split(ls__transport *transport, int color, int key, uint64_t deadline,
                         ls__transport **part);
