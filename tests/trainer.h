@@ -8,7 +8,7 @@
 
 #include <lockstep/lockstep.h>
 
-enum { INPUTS = 12, CLASSES = 5, BATCH = 24 };
+enum { INPUTS = 12, CLASSES = 5, BATCH = 24, WATCH = 3 };
 #define SPEC "mlp:12,9,7,5"
 
 /* One process's model with all that trains it. */
@@ -27,8 +27,10 @@ static inline void open_trainer(trainer *t, ls_job *job, const char *spec, uint6
     CHECK_OK(ls_model_create(&t->model, spec, &options));
     const ls_step_options step = {.device = t->device, .seed = 3};
     CHECK_OK(ls_step_create(&t->step, &step));
-    const ls_ddp_options ddp = {
-        .shards = shards, .reducer.first_bucket_bytes = 256, .reducer.bucket_bytes = 512};
+    const ls_ddp_options ddp = {.shards = shards,
+                                .watch_every = WATCH,
+                                .reducer.first_bucket_bytes = 256,
+                                .reducer.bucket_bytes = 512};
     CHECK_OK(ls_ddp_create(&t->ddp, t->model, ls_job_world(job), &ddp));
     const ls_optimizer_options sgd = {.kind = LS_SGD, .momentum = 0.9};
     CHECK_OK(ls_optimizer_create(&t->optimizer, t->model, &sgd));

@@ -20,6 +20,9 @@ typedef struct ls_ddp ls_ddp; /* opaque */
 typedef struct ls_ddp_options {
     size_t shards; /* of the global batch, at least the group's size; default: one per rank */
     ls_reducer_options reducer;
+    size_t
+        watch_every; /* steps between two looks at whether replicas still are equal; default 100 */
+    bool no_watch;   /* never looks by itself */
     bool skip_broadcast; /* default: rank 0's parameters are sent to all at creation */
 } ls_ddp_options;
 
@@ -83,8 +86,14 @@ typedef struct ls_ddp_tally {
 /* Of the last completed step; all zero before the first. */
 LS_API const ls_ddp_tally *ls_ddp_votes(const ls_ddp *ddp);
 
-/* Collective, between steps: compares a hash of every parameter on all ranks. LS_ERR_MISMATCH names
- * the first tensor that differs and the ranks whose copy is not rank 0's. One pass over the weights. */
+/* --- drift --------------------------------------------------------------------------------------------
+ *
+ * Replicas that part ways give no error by themselves. So in every watch_every'th step a hash of this
+ * rank's replica, as it was before the step's update, rides with the votes; where hashes differ,
+ * ls_ddp_wait is LS_ERR_MISMATCH on all ranks and names the first tensor that differs and the ranks on
+ * which it is not what most have. The state of the model's optimizer is part of its replica. */
+
+/* Collective, between steps: looks now, at every tensor. One pass over them. */
 LS_API ls_status ls_ddp_verify(ls_ddp *ddp);
 
 #ifdef __cplusplus

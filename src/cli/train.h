@@ -16,7 +16,8 @@
 typedef struct ls__train_settings {
     const char *model, *data, *out, *trace;
     int64_t ranks; /* 0: not given */
-    int64_t epochs, steps, batch_size, shards, threads, seed, eval_every, warmup, trace_steps;
+    int64_t epochs, steps, batch_size, shards, threads, seed, eval_every, warmup, trace_steps,
+        watch;
     int optimizer; /* ls_optimizer_kind */
     int schedule;  /* ls_schedule_kind */
     int transport; /* ls__launch_transport */

@@ -116,6 +116,8 @@ static ls_status create_model(ls__train *t) {
                                     .default_vocab = ls_dataset_classes(t->dataset)};
     LS_TRY(ls_model_create(&t->model, s->model, &model));
     const ls_ddp_options ddp = {.shards = t->shards,
+                                .watch_every = (size_t)s->watch,
+                                .no_watch = s->watch == 0,
                                 .reducer = {.progress = (ls_progress)s->progress}};
     LS_TRY(ls_ddp_create(&t->ddp, t->model, t->world, &ddp));
     const ls_optimizer_options optimizer = {.kind = (ls_optimizer_kind)s->optimizer,

@@ -15,8 +15,9 @@ struct ls_model {
     size_t element_count; /* of the weights */
     size_t context;       /* token models: most tokens of a sample; else 0 */
     size_t classes;
-    XXH64_state_t *hash_state; /* scratch of ls_model_hash, which thus cannot fail */
-    size_t input_elements;     /* image models: of one sample; else 0 */
+    XXH64_state_t *hash_state;      /* scratch of ls_model_hash, which thus cannot fail */
+    struct ls_optimizer *optimizer; /* the last that was made for it; NULL: none, or it is gone */
+    size_t input_elements;          /* image models: of one sample; else 0 */
 };
 
 /* Makes a model of a tree of modules: lists the parameters. For ls_model_create, and for trees that

@@ -2,7 +2,7 @@
  * (were the gradients reduced, is their norm finite), then everything is changed, so that a refusal
  * leaves weights, state and statistics as they were. */
 #include "nn/model.h"
-#include <lockstep/optimizer.h>
+#include "optim/state.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -104,6 +104,7 @@ ls_status ls_optimizer_create(ls_optimizer **optimizer, ls_model *model,
         ls_optimizer_destroy(o);
         return status;
     }
+    model->optimizer = o;
     *optimizer = o;
     return LS_OK;
 }
@@ -118,8 +119,31 @@ void ls_optimizer_destroy(ls_optimizer *optimizer) {
         if (optimizer->states[i].second)
             table->free(optimizer->device, optimizer->states[i].second);
     }
+    if (optimizer->model->optimizer == optimizer)
+        optimizer->model->optimizer = NULL;
     free(optimizer->states);
     free(optimizer);
+}
+
+size_t ls__optimizer_state_count(const ls_optimizer *optimizer) {
+    return optimizer->count;
+}
+
+ls__optimizer_state ls__optimizer_state_get(ls_optimizer *optimizer, size_t i) {
+    state *s = &optimizer->states[i];
+    bool sgd = optimizer->options.kind == LS_SGD;
+    return (ls__optimizer_state){
+        .parameter = s->parameter,
+        .first_name = sgd ? "momentum_buffer" : "exp_avg",
+        .second_name = "exp_avg_sq",
+        .first = s->first,
+        .second = s->second,
+        .steps = &s->steps,
+    };
+}
+
+uint64_t *ls__optimizer_steps(ls_optimizer *optimizer) {
+    return &optimizer->steps;
 }
 
 /* All of a ddp's gradients reduced, or none managed and at least one there. */

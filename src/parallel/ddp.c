@@ -43,6 +43,7 @@ static ls_status create(ls_ddp *ddp, const ls_ddp_options *options) {
     ddp->ballot = calloc(ddp->entries[ls__ddp_votes_entry(ddp)].count, sizeof *ddp->ballot);
     if (!ddp->ballot)
         return ls__fail(LS_ERR_MEMORY, "ddp: no memory for the votes");
+    LS_TRY(ls__watch_create(ddp, options));
     LS_TRY(ls__ddp_create_reducer(ddp));
     LS_TRY(ls__ddp_create_scratch(ddp));
     return options->skip_broadcast ? LS_OK : broadcast_values(ddp);
@@ -103,6 +104,7 @@ void ls_ddp_destroy(ls_ddp *ddp) {
         release_parameter(ddp, &ddp->entries[i]);
     ls_reducer_destroy(ddp->reducer);
     ls__ddp_free_scratch(ddp);
+    ls__watch_free(ddp);
     free(ddp->entries);
     free(ddp->ballot);
     free(ddp);
@@ -249,6 +251,8 @@ static ls_status finish_step(ls_ddp *ddp, ls_reducer_report *report) {
     LS_TRY(ls__votes_cast(ddp));
     LS_TRY(ls_reducer_wait(ddp->reducer, report));
     LS_TRY(ls__votes_count(ddp, report));
+    LS_TRY(ls__watch_compare(ddp));
+    ddp->steps++;
     return take_result(ddp, report);
 }
 

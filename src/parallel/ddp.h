@@ -44,7 +44,10 @@ struct ls_ddp {
     float *ballot;                 /* (ranks, LS__BALLOT): what all ranks said, on the host */
     ls_vote vote;                  /* of this rank in this step, and why */
     char reason[LS_VOTE_REASON];
-    bool nonfinite; /* a loss of this rank in this step is no finite number */
+    uint64_t steps;     /* completed */
+    size_t watch_every; /* 0: never */
+    void *hash_state;   /* for the watch */
+    bool nonfinite;     /* a loss of this rank in this step is no finite number */
     ls_ddp_tally tally;
     ls_status failed; /* a step was lost for the whole job: everything after returns this */
 };
@@ -95,5 +98,14 @@ void ls__votes_begin(ls_ddp *ddp);
 ls_status ls__votes_cast(ls_ddp *ddp);
 /* After it: fills the tally, equal on all ranks. LS_ERR_PEER where a rank said it has failed. */
 ls_status ls__votes_count(ls_ddp *ddp, const ls_reducer_report *report);
+
+/* --- watch.c --- */
+
+ls_status ls__watch_create(ls_ddp *ddp, const ls_ddp_options *options);
+void ls__watch_free(ls_ddp *ddp);
+/* Where this step is watched: the hash of this rank, into the four pieces of its row. */
+void ls__watch_write(ls_ddp *ddp, float *pieces);
+/* After the votes were read. LS_ERR_MISMATCH on all ranks names the tensor and the ranks. */
+ls_status ls__watch_compare(ls_ddp *ddp);
 
 #endif

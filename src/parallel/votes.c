@@ -46,6 +46,7 @@ ls_status ls__votes_cast(ls_ddp *ddp) {
     memset(ddp->ballot, 0, count * sizeof *ddp->ballot);
     float *mine = ddp->ballot + (size_t)ls_group_rank(ddp->group) * LS__BALLOT;
     mine[0] = (float)((int)ddp->vote + (ddp->nonfinite ? NONFINITE : 0));
+    ls__watch_write(ddp, mine + 1);
     LS_TRY(ddp->device->table->copy(ddp->device, ddp->entries[i].slots[0], ddp->ballot,
                                     count * sizeof *ddp->ballot));
     return ls_reducer_ready(ddp->reducer, i);
