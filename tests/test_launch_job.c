@@ -142,7 +142,8 @@ static void test_ranks_meet(void **state) {
 /* Survivors notice by themselves, name the rank, and the report names the first cause. */
 static void check_fault(const char *fault, ls__launch_transport transport, int code,
                         const char *how) {
-    outcome result = launch(fault, (ls__launch_options){.transport = transport, .grace_s = 0.8});
+    outcome result =
+        launch(fault, (ls__launch_options){.transport = transport, .fail_grace_s = 0.8});
     char first[100];
     assert_int_equal(result.code, code);
     assert_true(result.seconds < 3);

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "comm/transport.h"
 #include <stdatomic.h>
+#include <stdio.h>
 
 enum {
     LS__FLIGHT_ENTRIES = 64,
@@ -98,6 +99,8 @@ LS_SHARED void ls__flight_copy_text(char *to, size_t bytes, const char *from, si
 
 /* --- files: DIR/flight-rank-N.json ---------------------------------------------------------------- */
 
+/* As JSON: what the file holds. */
+LS_SHARED void ls__flight_put(FILE *file, const ls__flight_record *record);
 /* Writes the record, replacing what was there as a whole; makes the folder. */
 LS_SHARED ls_status ls__flight_write(const char *folder, const ls__flight_record *record);
 

@@ -49,7 +49,7 @@ static void put_operation(FILE *file, const ls__flight_entry *e) {
     fprintf(file, ",\"last_rank\":%" PRId32 "}", e->last_rank);
 }
 
-static void put_record(FILE *file, const ls__flight_record *record) {
+void ls__flight_put(FILE *file, const ls__flight_record *record) {
     fprintf(file, "{\"flight\":1,\"rank\":%d,\"world_size\":%d,\"pid\":%" PRId64 ",\"host\":",
             record->rank, record->world_size, record->pid);
     put_text(file, record->host);
@@ -94,7 +94,7 @@ ls_status ls__flight_write(const char *folder, const ls__flight_record *record) 
             close(fd);
         return status;
     }
-    put_record(file, record);
+    ls__flight_put(file, record);
     bool good = !ferror(file);
     good = fclose(file) == 0 && good;
     if (good && rename(fresh, path) == 0)

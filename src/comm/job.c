@@ -8,11 +8,13 @@
 #include <lockstep/mpi.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -183,6 +185,28 @@ static ls_status join_inside(ls__transport **transport, ls__job_place *place) {
     return variable("LOCKSTEP_TRANSPORT") ? LS_OK : ls__hier_open(transport, place);
 }
 
+/* Where rank 0 listens. A launcher that holds a socket for it says so beside MASTER_PORT, which is for programs that
+ * bind theirs themselves. */
+static ls_status read_port(ls__job_place *place, int *port) {
+    LS_TRY(
+        read_integer(variable("LOCKSTEP_PORT") ? "LOCKSTEP_PORT" : "MASTER_PORT", 1, 65535, port));
+    if (place->rank != 0 || !variable("LOCKSTEP_LISTEN_FD"))
+        return LS_OK;
+    int listens = 0;
+    socklen_t bytes = sizeof listens;
+    LS_TRY(read_integer("LOCKSTEP_LISTEN_FD", 0, INT_MAX, &place->listener));
+    if (getsockopt(place->listener, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) != 0 || !listens)
+        return ls__fail(
+            LS_ERR_ARGUMENT,
+            "LOCKSTEP_LISTEN_FD is %d, no socket that listens; it is set by the launcher "
+            "and good for one job of one process",
+            place->listener);
+    place->listens = true;
+    (void)fcntl(place->listener, F_SETFD, FD_CLOEXEC);
+    (void)fcntl(place->listener, F_SETFL, O_RDWR | O_NONBLOCK);
+    return LS_OK;
+}
+
 static ls_status open_tcp(ls__transport **transport, ls__job_place *place) {
     int port;
     LS_TRY(read_place(place));
@@ -190,7 +214,7 @@ static ls_status open_tcp(ls__transport **transport, ls__job_place *place) {
         return open_self(transport, place);
     if (!variable("MASTER_ADDR"))
         return ls__fail(LS_ERR_ARGUMENT, "MASTER_ADDR is not set; want the address of rank 0");
-    LS_TRY(read_integer("MASTER_PORT", 1, 65535, &port));
+    LS_TRY(read_port(place, &port));
     LS_TRY(read_network(place, TCP_STREAMS));
     LS_TRY(join_board(place));
 #ifdef LOCKSTEP_WITH_TCP

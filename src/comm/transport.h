@@ -141,6 +141,9 @@ typedef struct ls__job_place {
     struct ls__board *board;         /* where this rank shows what it does */
     struct ls__heartbeat *heartbeat; /* NULL in a world of one */
     int streams; /* connections that a rank uses between machines at a time, 1 to 8 */
+    bool
+        listens; /* tcp, rank 0: `listener` is a socket that listens already, the launcher's; taken over */
+    int listener;
     const char
         *interface; /* tcp: name or address of the network interface; NULL: as the rendezvous */
     /* For messages of the transport's own life ("waiting for ranks 2, 3"); may be NULL. */

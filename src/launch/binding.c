@@ -78,7 +78,35 @@ static ls_status divide(hwloc_topology_t topology, hwloc_const_bitmap_t allowed,
     return set ? LS_OK : ls__fail(LS_ERR_MEMORY, "no memory to divide the cores");
 }
 
-ls_status ls__launch_divide_cores(char **lists, int ranks) {
+/* Memory of the machine has as many places (NUMA nodes) with processors that we may use. */
+static hwloc_obj_t next_place(hwloc_topology_t topology, hwloc_const_bitmap_t allowed,
+                              hwloc_obj_t place) {
+    do
+        place = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_NUMANODE, place);
+    while (place && !hwloc_bitmap_intersects(place->cpuset, allowed));
+    return place;
+}
+
+/* Rank r gets all processors of place r * places / ranks. */
+static ls_status divide_places(hwloc_topology_t topology, hwloc_const_bitmap_t allowed,
+                               char **lists, int ranks) {
+    int places = 0, at = 0;
+    for (hwloc_obj_t place = NULL; (place = next_place(topology, allowed, place));)
+        places++;
+    hwloc_bitmap_t set = hwloc_bitmap_alloc();
+    hwloc_obj_t place = next_place(topology, allowed, NULL);
+    for (int rank = 0; set && place && rank < ranks; rank++) {
+        for (int want = (int)((int64_t)rank * places / ranks); at < want; at++)
+            place = next_place(topology, allowed, place);
+        hwloc_bitmap_and(set, place->cpuset, allowed);
+        if (hwloc_bitmap_list_asprintf(&lists[rank], set) < 0)
+            lists[rank] = NULL;
+    }
+    hwloc_bitmap_free(set);
+    return set ? LS_OK : ls__fail(LS_ERR_MEMORY, "no memory to divide the processors");
+}
+
+ls_status ls__launch_divide(char **lists, int ranks, bool by_place) {
     for (int rank = 0; rank < ranks; rank++)
         lists[rank] = NULL;
     hwloc_topology_t topology;
@@ -86,7 +114,9 @@ ls_status ls__launch_divide_cores(char **lists, int ranks) {
     LS_TRY(look(&topology, &allowed));
     int cores = count_cores(topology, allowed);
     ls_status status = LS_OK;
-    if (cores >= ranks)
+    if (by_place)
+        status = divide_places(topology, allowed, lists, ranks);
+    else if (cores >= ranks)
         status = divide(topology, allowed, cores, lists, ranks);
     hwloc_bitmap_free(allowed);
     hwloc_topology_destroy(topology);

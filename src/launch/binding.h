@@ -3,13 +3,15 @@
 #define LS_LAUNCH_BINDING_H
 
 #include <lockstep/status.h>
+#include <stdbool.h>
 
 /* Cores (not hardware threads) that this process may use, at least 1. */
 int ls__launch_cores(void);
 
-/* Divides those cores among `ranks` ranks, neighbours to neighbours: lists[r] becomes the processors
- * of rank r as "0-3,8" (free each) or NULL for all when there are more ranks than cores. */
-ls_status ls__launch_divide_cores(char **lists, int ranks);
+/* Divides those cores among `ranks` ranks, neighbours to neighbours: lists[r] becomes the processors of rank
+ * r as "0-3,8" (free each) or NULL for all when there are more ranks than cores. `by_place`: each rank gets
+ * all processors beside one memory (NUMA node), which neighbours may share. */
+ls_status ls__launch_divide(char **lists, int ranks, bool by_place);
 
 /* Binds the calling thread to such a list. */
 ls_status ls__launch_bind(const char *list);

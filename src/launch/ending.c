@@ -1,4 +1,4 @@
-/* How a job ends early: the first rank that fails, or a signal to the launcher, starts a sequence of
+/* How a round ends early: the first rank that fails, or a signal to the launcher, starts a sequence of
  * deadlines at whose end no process of any rank is left. */
 #include "launch/job.h"
 
@@ -9,7 +9,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-static const double GRACE_S = 0.5, STOP_GRACE_S = 5, TERMINATE_S = 0.4;
+static const double FAIL_GRACE_S = 0.5, GRACE_S = 25, TERMINATE_S = 0.4;
 /* Ends within this time are seen as simultaneous: then the likelier cause is the first. */
 static const uint64_t TOGETHER_NS = 100000000;
 
@@ -38,27 +38,33 @@ static int likelihood(const ls__rank *rank) {
 }
 
 static void note_failure(ls__launch_job *job, const ls__rank *rank) {
-    if (job->stop_signal || rank->signal_sent)
+    if (job->ending || rank->signal_sent)
         return;
     if (job->first_failure < 0) {
-        job->first_failure = rank->number;
+        job->first_failure = rank->local;
+        ls__member_failed(job);
         return;
     }
     const ls__rank *first = &job->ranks[job->first_failure];
     if (rank->exited_ns - first->exited_ns < TOGETHER_NS && likelihood(rank) > likelihood(first))
-        job->first_failure = rank->number;
+        job->first_failure = rank->local;
 }
 
 static void begin_ending(ls__launch_job *job, const ls__rank *rank) {
     char reason[120];
-    ls__rank_describe(rank, reason, sizeof reason);
+    ls__end_describe(rank->signal, rank->exit_code, reason, sizeof reason);
     /* A segment that cannot be told costs the survivors their own message, no more: they are ended. */
     if (job->segment_fd >= 0)
         ls__segment_abort(job->segment_fd, rank->number, reason);
-    if (!job->terminate_ns && !job->kill_ns) {
-        double grace = job->options->grace_s > 0 ? job->options->grace_s : GRACE_S;
+    ls__job_end_ranks(job);
+}
+
+void ls__job_end_ranks(ls__launch_job *job) {
+    double grace = job->options->fail_grace_s > 0 ? job->options->fail_grace_s : FAIL_GRACE_S;
+    uint64_t kill = ls__deadline_ns(grace + TERMINATE_S);
+    if (!job->terminate_ns && (!job->kill_ns || kill < job->kill_ns)) {
         job->terminate_ns = ls__deadline_ns(grace);
-        job->kill_ns = ls__deadline_ns(grace + TERMINATE_S);
+        job->kill_ns = kill;
     }
 }
 
@@ -94,28 +100,30 @@ void ls__job_rank_exited(ls__rank *rank) {
     begin_ending(job, rank);
 }
 
-void ls__job_stop(ls__launch_job *job, int signal_number) {
-    if (job->stop_signal && signal_number != SIGINT)
-        return;             /* a closing terminal may say so twice */
-    if (job->stop_signal) { /* the user asks again: at once */
-        job->kill_ns = ls__now_ns();
-        ls__sink_close(&job->sinks[LS__STDOUT]);
-        ls__sink_close(&job->sinks[LS__STDERR]);
-        job->sinks[LS__STDOUT].error = job->sinks[LS__STDERR].error = 1;
-        return;
-    }
-    job->stop_signal = signal_number;
-    bool by_user = signal_number != SIGPIPE;
-    double stop_grace = job->options->stop_grace_s > 0 ? job->options->stop_grace_s : STOP_GRACE_S;
-    uint64_t deadline = ls__deadline_ns(by_user ? stop_grace : GRACE_S);
-    ls__job_signal_all(job, by_user ? signal_number : SIGTERM);
-    ls__job_signal_all(job, SIGCONT);
+void ls__job_stop_ranks(ls__launch_job *job, int signal_number) {
+    bool unread =
+        signal_number == SIGPIPE; /* nobody reads what they write: no reason to wait for it */
+    int sent = unread ? SIGTERM : signal_number;
+    double grace = job->options->grace_s > 0 ? job->options->grace_s : GRACE_S;
+    uint64_t deadline = ls__deadline_ns(unread ? FAIL_GRACE_S : grace);
+    job->ending = true;
+    ls__job_signal_all(job, sent);
+    ls__job_signal_all(job, SIGCONT); /* a stopped process sees the other one only then */
     for (int i = 0; i < job->started; i++) {
         if (has_processes(&job->ranks[i]))
-            job->ranks[i].signal_sent = by_user ? signal_number : SIGTERM;
+            job->ranks[i].signal_sent = sent;
     }
     if (!job->kill_ns || deadline < job->kill_ns)
         job->kill_ns = deadline;
+}
+
+void ls__job_kill_ranks(ls__launch_job *job) {
+    job->ending = true;
+    job->kill_ns = ls__now_ns();
+    for (int s = 0; s < LS__STREAMS; s++) {
+        ls__sink_close(&job->sinks[s]);
+        job->sinks[s].error = 1;
+    }
 }
 
 /* The rank's process is gone; what its children still hold ends here. */

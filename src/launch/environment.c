@@ -1,20 +1,17 @@
 #include "launch/environment.h"
 
 #include "base/error.h"
-#include <arpa/inet.h>
-#include <errno.h>
+#include "launch/binding.h"
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/random.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 extern char **environ;
 
-enum { MOST_OWN = 16, TOKEN_BYTES = 32 };
+enum { MOST_OWN = 24 };
 
 /* Set for each rank below, so what the launcher itself was given (as a rank of another job, say) goes. */
 static const char *const own_names[] = {
@@ -23,9 +20,14 @@ static const char *const own_names[] = {
     "LOCAL_RANK",
     "LOCAL_WORLD_SIZE",
     "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
     "MASTER_ADDR",
     "MASTER_PORT",
     "LOCKSTEP_TOKEN",
+    "LOCKSTEP_PORT",
+    "LOCKSTEP_LISTEN_FD",
+    "LOCKSTEP_ROUND",
+    "LOCKSTEP_RESTART_COUNT",
     "LOCKSTEP_SHM_FD",
     "LOCKSTEP_BOARD_FD",
     "LOCKSTEP_TRANSPORT",
@@ -59,53 +61,43 @@ static ls_status add(ls__environment *environment, const char *format, ...) {
     return LS_OK;
 }
 
-/* A port of loopback that was free a moment ago: for programs that listen there. Ranks that use shared
- * memory open none. */
-static ls_status free_port(int *port) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t bytes = sizeof address;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    int bad = fd < 0 || bind(fd, (struct sockaddr *)&address, bytes) != 0 ||
-              getsockname(fd, (struct sockaddr *)&address, &bytes) != 0;
-    int error_number = errno;
-    if (fd >= 0)
-        close(fd);
-    if (bad)
-        return ls__fail_errno(LS_ERR_SYSTEM, error_number, "no free port on 127.0.0.1");
-    *port = ntohs(address.sin_port);
-    return LS_OK;
+/* The user's own number stays, and so does what is no number: whose business it is says so (libgomp ignores it
+ * with a warning). Without one the cores are divided: N ranks with a thread for every core each would be in each
+ * other's way. */
+static ls_status add_threads(ls__environment *environment, int ranks) {
+    const char *own = getenv("OMP_NUM_THREADS");
+    int each = ls__launch_cores() / ranks;
+    return own && *own ? LS_OK : add(environment, "OMP_NUM_THREADS=%d", each > 1 ? each : 1);
 }
 
-static ls_status make_token(char *text) {
-    unsigned char bytes[TOKEN_BYTES];
-    /* up to 256 bytes come at once and are never cut short: getrandom(2) */
-    if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
-        return ls__fail_errno(LS_ERR_SYSTEM, errno, "no random bytes for the job's token");
-    for (size_t i = 0; i < TOKEN_BYTES; i++)
-        sprintf(text + 2 * i, "%02x", bytes[i]);
-    return LS_OK;
+static ls_status add_meeting(ls__environment *environment, const ls__launch_options *options,
+                             const ls__plan *plan) {
+    LS_TRY(add(environment, "MASTER_ADDR=%s", plan->address));
+    LS_TRY(add(environment, "MASTER_PORT=%d", plan->port));
+    LS_TRY(add(environment, "LOCKSTEP_TOKEN=%s", plan->token));
+    if (plan->held_port)
+        LS_TRY(add(environment, "LOCKSTEP_PORT=%d", plan->held_port));
+    if (plan->nodes > 1 ||
+        plan->held_port) /* memory inside machines, unless sockets are asked for */
+        return options->transport == LS__LAUNCH_TCP ? add(environment, "LOCKSTEP_TRANSPORT=tcp")
+                                                    : LS_OK;
+    if (options->transport == LS__LAUNCH_TCP)
+        return add(environment, "LOCKSTEP_TRANSPORT=tcp");
+    LS_TRY(add(environment, "LOCKSTEP_TRANSPORT=shm"));
+    return add(environment, "LOCKSTEP_SHM_FD=%d", LS__SECOND_FD_IN_RANK);
 }
 
-static ls_status add_shared(ls__environment *environment, const ls__launch_options *options) {
-    char token[2 * TOKEN_BYTES + 1];
-    int port = 0;
-    LS_TRY(make_token(token));
-    LS_TRY(free_port(&port));
-    LS_TRY(add(environment, "WORLD_SIZE=%d", options->ranks));
-    LS_TRY(add(environment, "LOCAL_WORLD_SIZE=%d", options->ranks));
-    LS_TRY(add(environment, "GROUP_RANK=0"));
-    LS_TRY(add(environment, "MASTER_ADDR=127.0.0.1"));
-    LS_TRY(add(environment, "MASTER_PORT=%d", port));
-    LS_TRY(add(environment, "LOCKSTEP_TOKEN=%s", token));
+static ls_status add_shared(ls__environment *environment, const ls__launch_options *options,
+                            const ls__plan *plan) {
+    LS_TRY(add(environment, "WORLD_SIZE=%d", plan->world));
+    LS_TRY(add(environment, "LOCAL_WORLD_SIZE=%d", plan->ranks));
+    LS_TRY(add(environment, "GROUP_RANK=%d", plan->node));
+    LS_TRY(add(environment, "GROUP_WORLD_SIZE=%d", plan->nodes));
+    LS_TRY(add_meeting(environment, options, plan));
     LS_TRY(add(environment, "LOCKSTEP_BOARD_FD=%d", LS__BOARD_FD_IN_RANK));
-    if (options->transport == LS__LAUNCH_TCP) {
-        LS_TRY(add(environment, "LOCKSTEP_TRANSPORT=tcp"));
-    } else {
-        LS_TRY(add(environment, "LOCKSTEP_TRANSPORT=shm"));
-        LS_TRY(add(environment, "LOCKSTEP_SHM_FD=%d", LS__SHM_FD_IN_RANK));
-    }
-    if (!getenv("OMP_NUM_THREADS"))
-        LS_TRY(add(environment, "OMP_NUM_THREADS=1"));
+    LS_TRY(add(environment, "LOCKSTEP_ROUND=%d", plan->round));
+    LS_TRY(add(environment, "LOCKSTEP_RESTART_COUNT=%d", plan->restarts));
+    LS_TRY(add_threads(environment, plan->ranks));
     struct winsize window;
     if (isatty(STDERR_FILENO)) {
         bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0;
@@ -114,7 +106,8 @@ static ls_status add_shared(ls__environment *environment, const ls__launch_optio
     return LS_OK;
 }
 
-ls_status ls__environment_create(ls__environment *environment, const ls__launch_options *options) {
+ls_status ls__environment_create(ls__environment *environment, const ls__launch_options *options,
+                                 const ls__plan *plan) {
     size_t count = 0;
     while (environ[count])
         count++;
@@ -126,7 +119,7 @@ ls_status ls__environment_create(ls__environment *environment, const ls__launch_
             environment->entries[environment->inherited++] = environ[i];
     }
     environment->shared = environment->inherited;
-    LS_TRY(add_shared(environment, options));
+    LS_TRY(add_shared(environment, options, plan));
     while (environment->entries[environment->shared])
         environment->shared++;
     return LS_OK;
@@ -139,10 +132,13 @@ static void drop(ls__environment *environment, size_t from) {
     }
 }
 
-ls_status ls__environment_set_rank(ls__environment *environment, int rank) {
+ls_status ls__environment_set_rank(ls__environment *environment, const ls__plan *plan, int local) {
     drop(environment, environment->shared);
-    LS_TRY(add(environment, "RANK=%d", rank));
-    return add(environment, "LOCAL_RANK=%d", rank);
+    LS_TRY(add(environment, "RANK=%d", plan->first_rank + local));
+    LS_TRY(add(environment, "LOCAL_RANK=%d", local));
+    if (plan->first_rank + local == 0 && plan->listener >= 0)
+        LS_TRY(add(environment, "LOCKSTEP_LISTEN_FD=%d", LS__SECOND_FD_IN_RANK));
+    return LS_OK;
 }
 
 void ls__environment_destroy(ls__environment *environment) {

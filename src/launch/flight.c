@@ -6,36 +6,30 @@
 #include <stdlib.h>
 
 /* Who had not failed by then was still where it was at the first failure, give or take. */
-static uint64_t moment_of(const ls__launch_job *job, const ls__rank *rank) {
+static uint64_t moment_of(const ls__rank *rank) {
+    const ls__launch_job *job = rank->job;
     uint64_t first =
         job->first_failure >= 0 ? job->ranks[job->first_failure].exited_ns : rank->exited_ns;
     uint64_t own = rank->exited ? rank->exited_ns : ls__now_ns();
     return first && first < own ? first : own;
 }
 
-ls__flight_record *ls__job_flight_records(const ls__launch_job *job) {
-    bool any = false;
-    if (!job->board.mapped)
-        return NULL;
-    ls__flight_record *record = calloc((size_t)job->options->ranks, sizeof *record);
-    for (int r = 0; record && r < job->started; r++) {
-        ls__board_read(&job->board, r, moment_of(job, &job->ranks[r]), &record[r]);
-        any |= record[r].pid != 0;
-    }
-    if (any)
-        return record;
-    free(record); /* a program that does not use Lockstep */
-    return NULL;
+void ls__job_flight_read(const ls__rank *rank, ls__flight_record *record) {
+    if (rank->job->board.mapped)
+        ls__board_read(&rank->job->board, rank->number, moment_of(rank), record);
+    else
+        *record = (ls__flight_record){.rank = rank->number};
 }
 
-void ls__job_flight_write(const ls__launch_job *job, const ls__flight_record *record) {
+void ls__job_flight_write(const ls__launch_job *job) {
     const char *folder = job->options->flight ? job->options->flight : getenv("LOCKSTEP_FLIGHT");
-    if (!folder || !*folder)
-        return;
-    for (int r = 0; r < job->started; r++) {
-        if (!record[r].pid || ls__flight_write(folder, &record[r]) == LS_OK)
+    ls__flight_record *record = folder && *folder ? malloc(sizeof *record) : NULL;
+    for (int i = 0; record && i < job->started; i++) {
+        ls__job_flight_read(&job->ranks[i], record);
+        if (!record->pid || ls__flight_write(folder, record) == LS_OK)
             continue;
         fprintf(stderr, "%s: %s\n", job->command, ls_error_text());
-        return;
+        break;
     }
+    free(record);
 }

@@ -1,4 +1,5 @@
-/* Starts a program as N ranks on this machine, watches them, and leaves nothing behind.
+/* Starts a program as ranks, on this machine or together with the launchers of others, watches them, and leaves
+ * nothing behind.
  *
  * Each rank is this program executed again with LS__LAUNCH_SHIM as its first argument (main must hand
  * that to ls__launch_shim); the shim ties the rank's life to the launcher's, binds it to its cores
@@ -6,10 +7,9 @@
  * reach its children too. A watcher process (watcher.c) ends all of them when the launcher is killed
  * so hard that it cannot.
  *
- * A rank finds in its environment: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK,
- * MASTER_ADDR, MASTER_PORT as torchrun sets them, OMP_NUM_THREADS=1 unless set, LOCKSTEP_TOKEN,
- * LOCKSTEP_SHM_FD (the inherited segment) or LOCKSTEP_TRANSPORT=tcp, LOCKSTEP_BOARD_FD (the inherited board), and LOCKSTEP_TERMINAL (columns)
- * when the launcher's stderr is a terminal. */
+ * On several machines each runs a launcher. They meet at the one that owns the rendezvous address, prove that they
+ * know LOCKSTEP_TOKEN, and do together what the state machine there (rounds.h) says: begin, stop, begin again, end.
+ * What a rank finds in its environment: environment.c, docs/environment.md. */
 #ifndef LS_LAUNCH_LAUNCH_H
 #define LS_LAUNCH_LAUNCH_H
 
@@ -24,6 +24,12 @@ typedef enum ls__launch_transport {
     LS__LAUNCH_TCP, /* over loopback */
 } ls__launch_transport;
 
+typedef enum ls__launch_bind_to {
+    LS__LAUNCH_BIND_CORES, /* cores are divided where they suffice */
+    LS__LAUNCH_BIND_NUMA,  /* ranks stay beside one memory */
+    LS__LAUNCH_BIND_NONE,
+} ls__launch_bind_to;
+
 typedef enum ls__launch_prefix {
     LS__LAUNCH_PREFIX_AUTO, /* when there is more than one rank */
     LS__LAUNCH_PREFIX_ALWAYS,
@@ -33,8 +39,8 @@ typedef enum ls__launch_prefix {
 /* Zero-initialise; zero means the default. */
 typedef struct ls__launch_options {
     const char *command; /* whose name messages carry; default "lockstep run" */
-    int ranks;
-    char *const *argv; /* program and arguments, NULL ends; the program is searched on PATH */
+    int ranks;           /* on this machine */
+    char *const *argv;   /* program and arguments, NULL ends; the program is searched on PATH */
     const char
         *program; /* what to execute where it is not argv[0], for example ls__launch_self() */
     ls__launch_transport transport;
@@ -44,19 +50,38 @@ typedef struct ls__launch_options {
      * on stderr also after success. When the first failure is exit code 2 or 3 (a mistake of the user,
      * told by the rank) there is no report beside the rank's own line. */
     bool rank0_speaks;
-    bool unbound;   /* leave the ranks on all cores; else cores are divided where they suffice */
-    double grace_s; /* a rank failed: time for the others to end by themselves; default 0.5 */
-    double stop_grace_s; /* a signal was forwarded: time until SIGKILL; default 5 */
+    ls__launch_bind_to bind;
+    double fail_grace_s; /* a rank failed: time for the others to end by themselves; default 0.5 */
+    double grace_s; /* a signal was forwarded: time to finish and save until SIGKILL; default 25 */
     const char *flight; /* a folder for the ranks' flight records; NULL: LOCKSTEP_FLIGHT, or none */
     bool json;          /* the report as one JSON object on stdout, also after success */
+    const char *log_dir, *redirect, *tee; /* logs.h; NULL: none */
+    double monitor_s;                     /* a table of the ranks on stderr, so often; 0: never */
+
+    int min_nodes,
+        max_nodes;    /* machines; default 1. Fewer than max: the job goes on with what there is */
+    int max_restarts; /* after failures */
+    /* "host:port" where the launchers meet; port 0 (with a file): any. NULL: one machine, or rendezvous_file */
+    const char *rendezvous;
+    const char *rendezvous_file; /* the one that listens says there where; made with mode 0600 */
+    bool has_node_rank;
+    int node_rank; /* 0 listens. Without: whoever can listen does, and numbers follow arrival */
+    double join_timeout_s; /* for nodes to come, at the start and when one is lost; default 300 */
 } ls__launch_options;
 
 /* Runs the job to its end; *exit_code is what the command should return: 0, the code of the first
- * rank that failed (128 + signal where it was killed), 128 + signal where the launcher was stopped,
- * 127 or 126 where the program cannot be found or executed. The report of a failure was printed on
+ * rank that failed (128 + signal where it was killed), 128 + signal where the launcher was stopped (0 where
+ * that was SIGTERM and all ranks left with 0), 4 where machines are missing, 127 or 126 where the program cannot
+ * be found or executed. The report of a failure was printed on
  * stderr. An error status means that the job could not be started. Uses the process's signal
  * handlers, stdin, stdout and stderr: one launch at a time, from the main thread. */
 ls_status ls__launch(const ls__launch_options *options, int *exit_code);
+
+/* Prints the ranks of this machine and what they would find in their environment, for people; starts nothing. */
+ls_status ls__launch_dry_run(const ls__launch_options *options, int *exit_code);
+
+/* Whether logs.h can read `spec`; false with `*why`, a static text. */
+bool ls__launch_check_streams(const char *spec, const char **why);
 
 /* The path of this program. */
 const char *ls__launch_self(void);

@@ -1,7 +1,7 @@
 /* What the launcher says at the end: the first cause once, with the last lines of that rank, then how
  * every other rank ended. */
 #include "launch/diagnosis.h"
-#include "launch/job.h"
+#include "launch/outcome.h"
 
 #include "base/error.h"
 #include "base/json.h"
@@ -26,176 +26,220 @@ const char *ls__signal_name(int signal_number) {
     return "unnamed signal";
 }
 
-void ls__rank_describe(const ls__rank *rank, char *text, size_t bytes) {
-    if (rank->signal)
-        snprintf(text, bytes, "was killed by signal %d (%s)", rank->signal,
-                 ls__signal_name(rank->signal));
+void ls__end_describe(int signal_number, int exit_code, char *text, size_t bytes) {
+    if (signal_number)
+        snprintf(text, bytes, "was killed by signal %d (%s)", signal_number,
+                 ls__signal_name(signal_number));
     else
-        snprintf(text, bytes, "exited with code %d", rank->exit_code);
+        snprintf(text, bytes, "exited with code %d", exit_code);
 }
 
-static int code_of(const ls__rank *rank) {
+static void describe(const ls__end *rank, char *text, size_t bytes) {
+    if (rank->pid)
+        ls__end_describe(rank->signal, rank->exit_code, text, bytes);
+    else
+        snprintf(text, bytes, "went with its machine");
+}
+
+static int code_of(const ls__end *rank) {
     return rank->signal ? LS__EXIT_SIGNAL + rank->signal : rank->exit_code;
 }
 
 /* A full disk, say. A reader that has gone (EPIPE: lockstep run ... | head) is no mistake. */
-static bool lost_output(const ls__launch_job *job) {
-    return job->stop_signal == SIGPIPE && job->write_error != EPIPE;
+static bool lost_output(const ls__outcome *o) {
+    return o->stop_signal == SIGPIPE && o->write_error != EPIPE;
 }
 
-int ls__job_exit_code(const ls__launch_job *job) {
-    if (job->first_failure >= 0)
-        return code_of(&job->ranks[job->first_failure]);
-    if (lost_output(job))
+/* All of them did what SIGTERM asks for: they finished what they did, saved and left. */
+static bool all_left_well(const ls__outcome *o) {
+    for (int i = 0; i < o->ranks; i++) {
+        if (!o->end[i].exited || o->end[i].signal || o->end[i].exit_code)
+            return false;
+    }
+    return o->ranks > 0;
+}
+
+int ls__outcome_exit_code(const ls__outcome *o) {
+    if (o->first_failure >= 0)
+        return code_of(&o->end[o->first_failure]);
+    if (lost_output(o))
         return LS__EXIT_FAILURE;
-    return job->stop_signal ? LS__EXIT_SIGNAL + job->stop_signal : LS__EXIT_OK;
+    if (o->stop_signal == SIGTERM && all_left_well(o))
+        return LS__EXIT_OK;
+    if (o->stop_signal)
+        return LS__EXIT_SIGNAL + o->stop_signal;
+    return o->why == LS__WHY_LOST || o->why == LS__WHY_FEW ? LS__EXIT_RANKS : LS__EXIT_OK;
 }
 
-static double seconds_of(const ls__launch_job *job, const ls__rank *rank) {
-    return (double)(rank->exited_ns - job->started_ns) * 1e-9;
+static double seconds_of(const ls__outcome *o, const ls__end *rank) {
+    return rank->exited_ns > o->started_ns ? (double)(rank->exited_ns - o->started_ns) * 1e-9 : 0;
 }
 
-/* stderr says more about a failure; a rank that was silent there may have spoken on stdout. */
-static const ls__lines *last_words(const ls__rank *rank) {
-    const ls__lines *lines = &rank->streams[LS__STDERR].lines;
-    return ls__lines_tail_count(lines) ? lines : &rank->streams[LS__STDOUT].lines;
+/* "host b, pid 12" */
+static void place_of(const ls__end *rank, const ls__diagnosis *d, char *text, size_t bytes) {
+    const char *host = rank->host;
+    if (!*host && d && d->record[rank->number].pid)
+        host = d->record[rank->number].host;
+    if (*host && rank->pid)
+        snprintf(text, bytes, "host %s, pid %d", host, (int)rank->pid);
+    else if (*host)
+        snprintf(text, bytes, "host %s", host);
+    else
+        snprintf(text, bytes, "pid %d", (int)rank->pid);
 }
 
 /* With where it was before, if that is known. */
-static void describe_end(const ls__rank *rank, const ls__diagnosis *d, char *text, size_t bytes) {
+static void describe_end(const ls__end *rank, const ls__diagnosis *d, char *text, size_t bytes) {
     if (rank->signal && rank->signal == rank->signal_sent)
         snprintf(text, bytes, "was ended by the launcher (%s)", ls__signal_name(rank->signal));
     else
-        ls__rank_describe(rank, text, bytes);
+        describe(rank, text, bytes);
     size_t n = strlen(text);
     if (d && d->record[rank->number].pid)
         snprintf(text + n, bytes - n, "; it %s", d->line[rank->number]);
 }
 
 /* One line for each rank; neighbours that ended the same way share one in large jobs. */
-static void print_others(const ls__launch_job *job, int first, const ls__diagnosis *d) {
+static void print_others(const ls__outcome *o, int first, const ls__diagnosis *d) {
     enum { LARGE = 16, BYTES = 400 };
-    for (int i = 0, next; i < job->started; i = next) {
-        const ls__rank *rank = &job->ranks[i];
-        char how[BYTES], same[BYTES];
-        describe_end(rank, job->started > LARGE ? NULL : d, how, sizeof how);
+    for (int i = 0, next; i < o->ranks; i = next) {
+        const ls__end *rank = &o->end[i];
+        char how[BYTES], same[BYTES], place[LS__FLIGHT_NAME_BYTES + 32];
+        describe_end(rank, o->ranks > LARGE ? NULL : d, how, sizeof how);
+        place_of(rank, NULL, place, sizeof place);
         next = i + 1;
         if (i == first)
             continue;
-        for (; job->started > LARGE && next < job->started && next != first; next++) {
-            describe_end(&job->ranks[next], NULL, same, sizeof same);
+        for (; o->ranks > LARGE && next < o->ranks && next != first; next++) {
+            describe_end(&o->end[next], NULL, same, sizeof same);
             if (strcmp(how, same) != 0)
                 break;
         }
         if (next == i + 1)
-            fprintf(stderr, "%s: rank %d (pid %d) %s\n", job->command, i, (int)rank->pid, how);
+            fprintf(stderr, "%s: rank %d (%s) %s\n", o->command, i, place, how);
         else
-            fprintf(stderr, "%s: ranks %d to %d: each %s\n", job->command, i, next - 1, how);
+            fprintf(stderr, "%s: ranks %d to %d: each %s\n", o->command, i, next - 1, how);
     }
 }
 
 /* The first error that a rank got from the library, unless the lines just shown hold it. */
-static void print_first_error(const ls__launch_job *job, const ls__rank *first,
-                              const ls__diagnosis *d) {
+static void print_first_error(const ls__outcome *o, const ls__end *first, const ls__diagnosis *d) {
     if (d->first < 0 || first->signal)
         return;
     const char *text = d->record[d->first].failure;
-    const ls__lines *words = last_words(first);
-    for (size_t i = 0; i < ls__lines_tail_count(words); i++) {
-        if (strstr(ls__lines_tail(words, i), text))
+    for (int i = 0; i < first->word_count; i++) {
+        if (strstr(first->words[i], text))
             return;
     }
-    fprintf(stderr, "%s: first error, on rank %d: %s\n", job->command, d->first, text);
+    fprintf(stderr, "%s: first error, on rank %d: %s\n", o->command, d->first, text);
 }
 
 /* Who had not arrived where; a signal or an exit tells only who ended. */
-static void print_diagnosis(const ls__launch_job *job, const ls__rank *first,
-                            const ls__diagnosis *d) {
-    print_first_error(job, first, d);
+static void print_diagnosis(const ls__outcome *o, const ls__end *first, const ls__diagnosis *d) {
+    print_first_error(o, first, d);
     for (int i = 0; i < d->stall_count; i++)
-        fprintf(stderr, "%s: %s\n", job->command, d->stall[i].text);
+        fprintf(stderr, "%s: %s\n", o->command, d->stall[i].text);
 }
 
 /* Ranks that lose a peer or wait in vain end with code 4: then the one that was first is who left without a
  * word, though with code 0, or who noted the first error. */
-static const ls__rank *first_cause(const ls__launch_job *job, const ls__diagnosis *d) {
-    const ls__rank *first = &job->ranks[job->first_failure];
+static const ls__end *first_cause(const ls__outcome *o, const ls__diagnosis *d) {
+    const ls__end *first = &o->end[o->first_failure];
     if (!d || first->signal || first->exit_code != LS__EXIT_RANKS)
         return first;
-    for (int r = 0; r < job->started; r++) {
-        const ls__rank *rank = &job->ranks[r];
+    for (int r = 0; r < o->ranks; r++) {
+        const ls__end *rank = &o->end[r];
         if (rank->exited && !rank->signal && rank->exit_code == 0 && !d->record[r].left &&
             rank->exited_ns < first->exited_ns)
             return rank;
     }
-    return d->first >= 0 && !job->ranks[d->first].signal ? &job->ranks[d->first] : first;
+    return d->first >= 0 && !o->end[d->first].signal ? &o->end[d->first] : first;
 }
 
-static void print_failure(const ls__launch_job *job, const ls__diagnosis *d) {
-    const ls__rank *first = first_cause(job, d);
-    const ls__lines *words = last_words(first);
-    size_t count = ls__lines_tail_count(words);
-    const char *introduction = count ? "; its last lines:" : " without a word";
-    /* code 4 and an error of the library: it found another rank dead, stopped or of another opinion */
+/* How the first cause ended, and "gave up" where it only found another rank dead, stopped or of another opinion:
+ * code 4 and an error of the library. */
+static const char *describe_first(const ls__end *first, const ls__diagnosis *d, char *how,
+                                  size_t bytes) {
+    bool known = d && d->record[first->number].pid;
+    describe(first, how, bytes);
+    if (first->exited && !first->signal && first->exit_code == 0)
+        snprintf(how, bytes, "exited with code 0 %s",
+                 known ? "without leaving the job (ls_job_finish)" : "before it joined the job");
     bool gave_up = d && !first->signal && first->exit_code == LS__EXIT_RANKS &&
                    d->record[first->number].failure[0];
-    char how[120], host[LS__FLIGHT_NAME_BYTES + 8] = "";
-    if (count && first->number == 0 && job->options->rank0_speaks) { /* they passed already */
+    return gave_up ? "gave up" : "failed";
+}
+
+static void print_failure(const ls__outcome *o, const ls__diagnosis *d) {
+    const ls__end *first = first_cause(o, d);
+    int count = first->word_count;
+    const char *introduction = count ? "; its last lines:" : " without a word";
+    char how[120], place[LS__FLIGHT_NAME_BYTES + 32];
+    if (count && first->number == 0 && o->options->rank0_speaks) { /* they passed already */
         count = 0;
         introduction = "; its last lines stand above";
     }
-    ls__rank_describe(first, how, sizeof how);
-    if (!first->signal && first->exit_code == 0)
-        snprintf(how, sizeof how, "exited with code 0 %s",
-                 d && d->record[first->number].pid ? "without leaving the job (ls_job_finish)"
-                                                   : "before it joined the job");
-    if (d && d->record[first->number].pid)
-        snprintf(host, sizeof host, "host %s, ", d->record[first->number].host);
-    fprintf(stderr, "%s: rank %d (%spid %d) %s first: it %s after %.1f s%s\n", job->command,
-            first->number, host, (int)first->pid, gave_up ? "gave up" : "failed", how,
-            seconds_of(job, first), introduction);
-    for (size_t i = 0; i < count; i++)
-        fprintf(stderr, "    %s\n", ls__lines_tail(words, i));
+    const char *verb = describe_first(first, d, how, sizeof how);
+    place_of(first, d, place, sizeof place);
+    fprintf(stderr, "%s: rank %d (%s) %s first: it %s after %.1f s%s\n", o->command, first->number,
+            place, verb, how, seconds_of(o, first), introduction);
+    for (int i = 0; i < count; i++)
+        fprintf(stderr, "    %s\n", first->words[i]);
     if (first->signal == SIGKILL)
         fprintf(stderr, "    (if nobody sent that signal, the machine may have run out of memory: "
                         "dmesg tells)\n");
     if (d)
-        print_diagnosis(job, first, d);
-    print_others(job, first->number, d);
+        print_diagnosis(o, first, d);
+    print_others(o, first->number, d);
+}
+
+void ls__outcome_summary(const ls__outcome *o, char *text, size_t bytes) {
+    char how[120], place[LS__FLIGHT_NAME_BYTES + 32];
+    if (o->first_failure >= 0) {
+        const ls__end *first = &o->end[o->first_failure];
+        describe(first, how, sizeof how);
+        place_of(first, NULL, place, sizeof place);
+        snprintf(text, bytes, "rank %d (%s) failed first: it %s", first->number, place, how);
+    } else if (o->stop_signal) {
+        snprintf(text, bytes, "stopped by %s", ls__signal_name(o->stop_signal));
+    } else {
+        snprintf(text, bytes, "%s", o->missing);
+    }
 }
 
 /* A mistake of the user that every rank found: the ranks' own line is the message, once. */
-static bool print_mistake(const ls__launch_job *job) {
-    const ls__rank *first = &job->ranks[job->first_failure];
-    if (!job->options->rank0_speaks || first->signal ||
+static bool print_mistake(const ls__outcome *o) {
+    const ls__end *first = &o->end[o->first_failure];
+    if (!o->options->rank0_speaks || first->signal ||
         (first->exit_code != LS__EXIT_USAGE && first->exit_code != LS__EXIT_INPUT))
         return false;
-    const ls__rank *speaker = &job->ranks[0];
+    const ls__end *speaker = &o->end[0];
     if (!speaker->signal && speaker->exit_code == first->exit_code)
         return true; /* its output passed already */
-    const ls__lines *words = last_words(first);
-    for (size_t i = 0; i < ls__lines_tail_count(words); i++)
-        fprintf(stderr, "%s\n", ls__lines_tail(words, i));
-    return ls__lines_tail_count(words) > 0;
+    for (int i = 0; i < first->word_count; i++)
+        fprintf(stderr, "%s\n", first->words[i]);
+    return first->word_count > 0;
 }
 
-static void print_stop(const ls__launch_job *job) {
+static void print_stop(const ls__outcome *o) {
     int killed = 0;
-    for (int i = 0; i < job->started; i++)
-        killed += job->ranks[i].signal == SIGKILL;
-    fprintf(stderr, "%s: stopped by %s; all %d ranks have ended", job->command,
-            ls__signal_name(job->stop_signal), job->started);
+    for (int i = 0; i < o->ranks; i++)
+        killed += o->end[i].signal == SIGKILL;
+    fprintf(stderr, "%s: stopped by %s; all %d ranks have ended", o->command,
+            ls__signal_name(o->stop_signal), o->ranks);
     if (killed)
         fprintf(stderr, ", %d had to be killed", killed);
+    else if (all_left_well(o))
+        fprintf(stderr, " with code 0");
     fputc('\n', stderr);
 }
 
 /* The warnings of ranks that were kept quiet. */
-static void print_kept(const ls__launch_job *job) {
-    for (int rank = 1; rank < job->started; rank++) {
-        const ls__lines *lines = &job->ranks[rank].streams[LS__STDERR].lines;
-        for (size_t i = 0; i < ls__lines_tail_count(lines); i++)
-            fprintf(stderr, "[rank %d] %s\n", rank, ls__lines_tail(lines, i));
+static void print_kept(const ls__outcome *o) {
+    for (int rank = 1; rank < o->ranks; rank++) {
+        const ls__end *end = &o->end[rank];
+        for (int i = 0; end->words_of_error && i < end->word_count; i++)
+            fprintf(stderr, "[rank %d] %s\n", rank, end->words[i]);
     }
 }
 
@@ -214,80 +258,83 @@ static json_t *text_of(const char *text) {
     return json_string(clean);
 }
 
-static json_t *rank_json(const ls__launch_job *job, const ls__rank *rank) {
+static json_t *rank_json(const ls__outcome *o, const ls__end *rank) {
     json_t *object = json_object();
+    bool ended = rank->exited;
     json_object_set_new(object, "rank", json_integer(rank->number));
+    if (*rank->host)
+        json_object_set_new(object, "host", text_of(rank->host));
     json_object_set_new(object, "pid", json_integer(rank->pid));
     json_object_set_new(object, "exit_code",
-                        rank->signal ? json_null() : json_integer(rank->exit_code));
+                        rank->signal || !ended ? json_null() : json_integer(rank->exit_code));
     json_object_set_new(object, "signal", rank->signal ? json_integer(rank->signal) : json_null());
     json_object_set_new(object, "signal_name",
                         rank->signal ? json_string(ls__signal_name(rank->signal)) : json_null());
     json_object_set_new(object, "by_launcher",
                         json_boolean(rank->signal && rank->signal == rank->signal_sent));
-    json_object_set_new(object, "seconds", ls__json_real(seconds_of(job, rank)));
+    json_object_set_new(object, "seconds", ls__json_real(seconds_of(o, rank)));
     return object;
 }
 
-static ls_status write_json(const ls__launch_job *job, const ls__diagnosis *d) {
+static ls_status write_json(const ls__outcome *o, const ls__diagnosis *d) {
     json_t *object = json_object(), *ranks = json_array();
-    int code = ls__job_exit_code(job);
     json_object_set_new(object, "event", json_string("job_end"));
-    json_object_set_new(object, "exit_code", json_integer(code));
+    json_object_set_new(object, "exit_code", json_integer(ls__outcome_exit_code(o)));
     json_object_set_new(object, "stopped_by",
-                        job->stop_signal ? json_string(ls__signal_name(job->stop_signal))
-                                         : json_null());
+                        o->stop_signal ? json_string(ls__signal_name(o->stop_signal))
+                                       : json_null());
+    json_object_set_new(object, "nodes", json_integer(o->nodes));
+    json_object_set_new(object, "restarts", json_integer(o->restarts));
     json_t *first = json_null();
-    if (job->first_failure >= 0) {
-        const ls__rank *rank = first_cause(job, d);
-        const ls__lines *words = last_words(rank);
+    if (o->first_failure >= 0) {
+        const ls__end *rank = first_cause(o, d);
         json_t *lines = json_array();
-        for (size_t i = 0; i < ls__lines_tail_count(words); i++)
-            json_array_append_new(lines, text_of(ls__lines_tail(words, i)));
-        first = rank_json(job, rank);
+        for (int i = 0; i < rank->word_count; i++)
+            json_array_append_new(lines, text_of(rank->words[i]));
+        first = rank_json(o, rank);
         json_object_set_new(first, "last_lines", lines);
     }
     json_object_set_new(object, "first_failure", first);
-    for (int i = 0; i < job->started; i++)
-        json_array_append_new(ranks, rank_json(job, &job->ranks[i]));
+    if (*o->missing)
+        json_object_set_new(object, "missing", text_of(o->missing));
+    for (int i = 0; i < o->ranks; i++)
+        json_array_append_new(ranks, rank_json(o, &o->end[i]));
     json_object_set_new(object, "ranks", ranks);
     json_object_set_new(object, "flight", d ? ls__diagnosis_json(d) : json_null());
     return ls__json_write_line(stdout, "stdout", object);
 }
 
-/* A progress line may be standing there. */
-static void begin_line(const ls__launch_job *job) {
-    if (job->error_sink->last && job->error_sink->last != '\n')
-        fputc('\n', stderr);
-}
-
-static void print_report(const ls__launch_job *job, const ls__diagnosis *d) {
-    if (ls__job_exit_code(job))
-        begin_line(job);
-    if (job->first_failure >= 0) {
-        if (!print_mistake(job))
-            print_failure(job, d);
-    } else if (job->stop_signal && job->stop_signal != SIGPIPE) {
-        print_stop(job);
-    } else if (lost_output(job)) {
-        fprintf(stderr, "%s: cannot write the ranks' output: %s\n", job->command,
-                strerror(job->write_error));
-    } else if (job->options->rank0_speaks && !job->stop_signal) {
-        print_kept(job);
-    }
-}
-
-ls_status ls__job_report(const ls__launch_job *job) {
-    ls__flight_record *record = ls__job_flight_records(job);
+/* Without memory for it the report is shorter. */
+static ls__diagnosis *diagnose(const ls__outcome *o) {
     ls__diagnosis *d = NULL;
-    /* Without memory for it the report is shorter. */
-    if (record && job->first_failure >= 0)
-        (void)ls__diagnosis_make(&d, record, job->options->ranks);
-    print_report(job, d);
-    if (record)
-        ls__job_flight_write(job, record);
-    ls_status status = job->options->json ? write_json(job, d) : LS_OK;
+    if (o->record && o->first_failure >= 0)
+        (void)ls__diagnosis_make(&d, o->record, o->ranks);
+    return d;
+}
+
+void ls__outcome_report(const ls__outcome *o) {
+    ls__diagnosis *d = diagnose(o);
+    if (o->line_open && ls__outcome_exit_code(o))
+        fputc('\n', stderr);
+    if (o->first_failure >= 0) {
+        if (!print_mistake(o))
+            print_failure(o, d);
+    } else if (o->stop_signal && o->stop_signal != SIGPIPE) {
+        print_stop(o);
+    } else if (lost_output(o)) {
+        fprintf(stderr, "%s: cannot write the ranks' output: %s\n", o->command,
+                strerror(o->write_error));
+    } else if (*o->missing) {
+        fprintf(stderr, "%s: %s\n", o->command, o->missing);
+    } else if (o->options->rank0_speaks && !o->stop_signal) {
+        print_kept(o);
+    }
     ls__diagnosis_free(d);
-    free(record);
+}
+
+ls_status ls__outcome_write_json(const ls__outcome *o) {
+    ls__diagnosis *d = diagnose(o);
+    ls_status status = write_json(o, d);
+    ls__diagnosis_free(d);
     return status;
 }

@@ -68,7 +68,13 @@ static attempt judge(dialled *d, const unsigned char *key, const ls__tcp_hello *
     char who[LS__TCP_ADDRESS_TEXT + 32];
     ls__tcp_proof want;
     ls__tcp_prove(&want, key, mine, theirs, NULL);
-    if (verdict->status != LS_OK || !ls__tcp_proof_equal(&want, &verdict->proof))
+    bool proved = verdict->status == LS_OK && ls__tcp_proof_equal(&want, &verdict->proof);
+    if (!proved && d->role == LS__TCP_LAUNCHER)
+        return stop(d, ls__fail(LS_ERR_AUTH,
+                                "this launcher and the one at %s do not have the same token; set "
+                                "LOCKSTEP_TOKEN to the same secret for all launchers",
+                                d->where));
+    if (!proved)
         return stop(d, ls__fail(LS_ERR_AUTH,
                                 "rank %u and rank %d at %s do not have the same token; set "
                                 "LOCKSTEP_TOKEN to the same secret on all ranks",
@@ -187,6 +193,8 @@ ls_status ls__tcp_dial(ls__tcp_join *join, int role, int target, int *fd) {
         if (ls__board_is_absent(join->place->board, target))
             return ls__fail(LS_ERR_PEER, "rank %d: rank %d ended before it joined the job",
                             join->rank, target);
+        if (ls__now_ns() >= join->deadline && role == LS__TCP_LAUNCHER)
+            return ls__fail(LS_ERR_TIMEOUT, "%s", d.why);
         if (ls__now_ns() >= join->deadline)
             return ls__fail(LS_ERR_TIMEOUT,
                             "rank %d: timed out after %g s waiting for rank %d: %s; is it "

@@ -136,10 +136,15 @@ static bool take_paper(ls__tcp_lobby *lobby, ls__tcp_guest *guest) {
         char why[160];
         verdict.status = LS_ERR_AUTH;
         put(guest, &verdict, sizeof verdict);
-        snprintf(why, sizeof why,
-                 "it says it is rank %u, but its token is wrong; set LOCKSTEP_TOKEN to the same "
-                 "secret on all ranks",
-                 guest->theirs.rank);
+        if (lobby->role == LS__TCP_LAUNCHER)
+            snprintf(why, sizeof why,
+                     "its token is wrong; LOCKSTEP_TOKEN has to be the same for all");
+        else
+            snprintf(
+                why, sizeof why,
+                "it says it is rank %u, but its token is wrong; set LOCKSTEP_TOKEN to the same "
+                "secret on all ranks",
+                guest->theirs.rank);
         dismiss(lobby, guest, why);
         return false;
     }

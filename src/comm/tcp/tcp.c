@@ -264,7 +264,7 @@ ls_status ls__tcp_open(ls__transport **transport, const ls__job_place *place, co
                          .deadline = ls__deadline_ns(place->timeout_s),
                          .rank = place->rank,
                          .world = place->world_size,
-                         .listener = -1};
+                         .listener = place->listens ? place->listener : -1};
     *transport = NULL;
     LS_TRY(ls__tcp_key(join.has_token ? token : NULL, join.key));
     LS_TRY(ls__tcp_control_create(&join.control, join.rank, join.world));

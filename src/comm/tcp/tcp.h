@@ -47,14 +47,16 @@ typedef struct ls__tcp_address {
 enum { LS__TCP_ADDRESSES = 16, LS__TCP_ADDRESS_TEXT = 64 };
 
 /* "127.0.0.1:29500", "[::1]:29500" */
-void ls__tcp_address_text(const ls__tcp_address *address, char text[LS__TCP_ADDRESS_TEXT]);
-bool ls__tcp_address_is_loopback(const ls__tcp_address *address);
+LS_SHARED void ls__tcp_address_text(const ls__tcp_address *address,
+                                    char text[LS__TCP_ADDRESS_TEXT]);
+LS_SHARED bool ls__tcp_address_is_loopback(const ls__tcp_address *address);
 /* The addresses of a host name, LS__TCP_ADDRESSES at most. */
-ls_status ls__tcp_resolve(const char *name, int port, ls__tcp_address *addresses, size_t *count);
+LS_SHARED ls_status ls__tcp_resolve(const char *name, int port, ls__tcp_address *addresses,
+                                    size_t *count);
 /* Listens on exactly `address` (port 0: any free one; *address then holds it). */
-ls_status ls__tcp_listen(ls__tcp_address *address, int backlog, int *fd);
+LS_SHARED ls_status ls__tcp_listen(ls__tcp_address *address, int backlog, int *fd);
 /* Options of every connection: no delay, and an end when it is idle and the other host has vanished. */
-void ls__tcp_set_options(int fd);
+LS_SHARED void ls__tcp_set_options(int fd);
 /* A connected socket, or -1 with *error the errno. */
 int ls__tcp_connect(const ls__tcp_address *address, uint64_t deadline, int *error);
 /* Milliseconds for poll(), rounded up. */
@@ -63,7 +65,7 @@ int ls__tcp_poll_ms(uint64_t deadline);
 int ls__tcp_write_all(int fd, const void *data, size_t bytes, uint64_t deadline);
 int ls__tcp_read_all(int fd, void *data, size_t bytes, uint64_t deadline);
 /* close() that keeps errno and takes -1. */
-void ls__tcp_close_fd(int fd);
+LS_SHARED void ls__tcp_close_fd(int fd);
 /* "1, 2, 5"; what does not fit becomes "..." */
 void ls__tcp_rank_list(char *text, size_t bytes, int size, bool (*has)(const void *, int),
                        const void *context);
@@ -75,7 +77,7 @@ ls_status ls__tcp_own_address(const ls__job_place *place, int fd, ls__tcp_addres
 
 /* --- auth.c: the handshake's messages. Layouts stay the same in all versions. --- */
 
-enum { LS__TCP_RENDEZVOUS = 1, LS__TCP_MESH = 2, LS__TCP_CONTROL = 3 };
+enum { LS__TCP_RENDEZVOUS = 1, LS__TCP_MESH = 2, LS__TCP_CONTROL = 3, LS__TCP_LAUNCHER = 4 };
 
 typedef struct ls__tcp_hello { /* 64 bytes on the wire */
     char magic[8];
@@ -112,12 +114,12 @@ typedef struct ls__tcp_verdict {
 } ls__tcp_verdict;
 
 /* token NULL: a public key, good for loopback only. */
-ls_status ls__tcp_key(const char *token, unsigned char key[LS__TCP_KEY_BYTES]);
+LS_SHARED ls_status ls__tcp_key(const char *token, unsigned char key[LS__TCP_KEY_BYTES]);
 /* Another key, good for those who know `key` and the nonce. */
-void ls__tcp_derive_key(const unsigned char key[LS__TCP_KEY_BYTES],
-                        const unsigned char nonce[LS__TCP_KEY_BYTES],
-                        unsigned char derived[LS__TCP_KEY_BYTES]);
-void ls__tcp_nonce(unsigned char nonce[LS__TCP_KEY_BYTES]);
+LS_SHARED void ls__tcp_derive_key(const unsigned char key[LS__TCP_KEY_BYTES],
+                                  const unsigned char nonce[LS__TCP_KEY_BYTES],
+                                  unsigned char derived[LS__TCP_KEY_BYTES]);
+LS_SHARED void ls__tcp_nonce(unsigned char nonce[LS__TCP_KEY_BYTES]);
 void ls__tcp_hello_make(ls__tcp_hello *hello, int role, int rank, int world, int target);
 bool ls__tcp_hello_is_ours(const ls__tcp_hello *hello);
 /* The proof of the connecting side covers its card; the accepting side's has card NULL. */
@@ -125,8 +127,8 @@ void ls__tcp_prove(ls__tcp_proof *proof, const unsigned char *key, const ls__tcp
                    const ls__tcp_hello *listener, const ls__tcp_card *card);
 bool ls__tcp_proof_equal(const ls__tcp_proof *a, const ls__tcp_proof *b);
 /* The differences that end a job: byte order, version, world size. `who` for the message. */
-ls_status ls__tcp_hello_compare(const ls__tcp_hello *mine, const ls__tcp_hello *other,
-                                const char *who);
+LS_SHARED ls_status ls__tcp_hello_compare(const ls__tcp_hello *mine, const ls__tcp_hello *other,
+                                          const char *who);
 ls_status ls__tcp_card_make(ls__tcp_card *card, const ls__tcp_address *listener);
 ls_status ls__tcp_card_address(const ls__tcp_card *card, ls__tcp_address *address);
 
@@ -177,19 +179,20 @@ typedef struct ls__tcp_lobby {
 /* Seats for the open files that the limit leaves (poll takes no longer list than that, either); an error
  * where they do not suffice for a connection to every rank. */
 ls_status ls__tcp_seats(const ls__tcp_join *join, int *seats);
-ls_status ls__tcp_lobby_open(ls__tcp_lobby *lobby, ls__tcp_join *join, int role);
-void ls__tcp_lobby_close(ls__tcp_lobby *lobby);
+LS_SHARED ls_status ls__tcp_lobby_open(ls__tcp_lobby *lobby, ls__tcp_join *join, int role);
+LS_SHARED void ls__tcp_lobby_close(ls__tcp_lobby *lobby);
 /* Fills lobby->size + 1 pollfds. */
-void ls__tcp_lobby_poll(const ls__tcp_lobby *lobby, struct pollfd *polls);
+LS_SHARED void ls__tcp_lobby_poll(const ls__tcp_lobby *lobby, struct pollfd *polls);
 /* The error that makes further waiting useless. */
-ls_status ls__tcp_lobby_status(const ls__tcp_lobby *lobby);
+LS_SHARED ls_status ls__tcp_lobby_status(const ls__tcp_lobby *lobby);
 /* Serves what poll reported. True: *guest has proved itself, its fd now belongs to the caller; call
  * again until false. */
-bool ls__tcp_lobby_serve(ls__tcp_lobby *lobby, struct pollfd *polls, ls__tcp_guest *guest);
+LS_SHARED bool ls__tcp_lobby_serve(ls__tcp_lobby *lobby, struct pollfd *polls,
+                                   ls__tcp_guest *guest);
 
 /* Connects to one of the addresses as `role`, retrying until the deadline; *reached gets the address
  * of this end. When join->listener is -1 a listener is opened on that address first. */
-ls_status ls__tcp_dial(ls__tcp_join *join, int role, int target, int *fd);
+LS_SHARED ls_status ls__tcp_dial(ls__tcp_join *join, int role, int target, int *fd);
 
 /* The connecting side's part of one handshake, on a connection that stands. LS_ERR_PEER: it was cut short, which
  * the other end's start or a stranger may explain; anything else is final. */

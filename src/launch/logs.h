@@ -1,0 +1,18 @@
+/* What ranks write, as files: DIR/rank-N.out and DIR/rank-N.err, and in later rounds DIR/rank-N.round-K.out.
+ *
+ * Which streams of which ranks is said as torchrun has it: none|out|err|both (or 0|1|2|3) for all ranks, or
+ * RANK:WHAT,RANK:WHAT,... for some. */
+#ifndef LS_LAUNCH_LOGS_H
+#define LS_LAUNCH_LOGS_H
+
+#include "launch/job.h"
+
+/* This stream goes into its file only. */
+bool ls__logs_redirects(const ls__launch_options *options, int rank, int stream);
+
+/* A file that cannot be written costs its lines, not the job: said once. */
+void ls__logs_open(ls__launch_job *job, ls__sink *file, int rank, int stream);
+void ls__logs_write(ls__launch_job *job, ls__sink *file, const char *data, size_t bytes);
+void ls__logs_close(ls__sink *file);
+
+#endif

@@ -1,0 +1,11 @@
+#include "launch/outcome.h"
+
+#include <stdlib.h>
+
+void ls__outcome_free(ls__outcome *outcome) {
+    for (int i = 0; outcome->end && i < outcome->ranks; i++)
+        free(outcome->end[i].words);
+    free(outcome->end);
+    free(outcome->record);
+    *outcome = (ls__outcome){.first_failure = -1};
+}

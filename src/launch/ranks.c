@@ -1,0 +1,330 @@
+/* The ranks of one round on this machine: starting them, and reading what they write. */
+#include "launch/job.h"
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "comm/shm/segment.h"
+#include "launch/binding.h"
+#include "launch/environment.h"
+#include "launch/logs.h"
+#include "launch/shim.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { READ_BYTES = 64 << 10 };
+
+/* The ranks of a round, which live until libuv has closed the last of their handles. */
+typedef struct crew {
+    int handles;
+    bool left; /* the job needs them no more */
+    int count;
+    ls__rank rank[];
+} crew;
+
+static crew *crew_of(ls__rank *first) {
+    return (crew *)(void *)((char *)first - offsetof(crew, rank));
+}
+
+static void free_crew(crew *c) {
+    for (int i = 0; i < c->count; i++) {
+        for (int s = 0; s < LS__STREAMS; s++) {
+            ls__lines_close(&c->rank[i].streams[s].lines);
+            ls__logs_close(&c->rank[i].streams[s].file);
+        }
+    }
+    free(c);
+}
+
+static void handle_closed(ls__rank *rank) {
+    crew *c = crew_of(rank - rank->local);
+    if (--c->handles == 0 && c->left)
+        free_crew(c);
+}
+
+static void on_pipe_closed(uv_handle_t *pipe) {
+    handle_closed(((ls__stream *)pipe->data)->rank);
+}
+
+static void on_process_closed(uv_handle_t *process) {
+    handle_closed(process->data);
+}
+
+static ls_status make_crew(ls__launch_job *job) {
+    int count = job->plan.ranks;
+    crew *c = calloc(1, sizeof *c + (size_t)count * sizeof c->rank[0]);
+    if (!c)
+        return ls__fail(LS_ERR_MEMORY, "no memory for %d ranks", count);
+    c->count = count;
+    job->ranks = c->rank;
+    for (int i = 0; i < count; i++) {
+        job->ranks[i].job = job;
+        job->ranks[i].local = i;
+        job->ranks[i].number = job->plan.first_rank + i;
+        for (int s = 0; s < LS__STREAMS; s++)
+            job->ranks[i].streams[s].file.fd = -1;
+    }
+    return LS_OK;
+}
+
+void ls__job_free_ranks(ls__launch_job *job) {
+    if (job->ranks) {
+        crew *c = crew_of(job->ranks);
+        c->left = true;
+        if (c->handles == 0)
+            free_crew(c);
+    }
+    job->ranks = NULL;
+    job->started = 0;
+    ls__board_close(&job->board, false);
+    if (job->segment_fd >= 0)
+        close(job->segment_fd);
+    if (job->board_fd >= 0)
+        close(job->board_fd);
+    job->segment_fd = job->board_fd = -1;
+}
+
+/* --- reading --------------------------------------------------------------------------------------- */
+
+void ls__stream_finish(ls__stream *stream) {
+    if (!stream->open)
+        return;
+    stream->open = false;
+    ls__lines_finish(&stream->lines);
+    ls__logs_close(&stream->file);
+    uv_close((uv_handle_t *)&stream->pipe, on_pipe_closed);
+}
+
+static void on_alloc(uv_handle_t *handle, size_t wanted, uv_buf_t *buffer) {
+    (void)handle;
+    (void)wanted;
+    buffer->base = malloc(READ_BYTES);
+    buffer->len = buffer->base ? READ_BYTES : 0;
+}
+
+static void on_read(uv_stream_t *pipe, ssize_t bytes, const uv_buf_t *buffer) {
+    ls__stream *stream = pipe->data;
+    ls__launch_job *job = stream->rank->job;
+    if (bytes > 0) {
+        ls__lines_feed(&stream->lines, buffer->base, (size_t)bytes);
+        ls__logs_write(job, &stream->file, buffer->base, (size_t)bytes);
+        stream->rank->cut_ns = ls__deadline_ns(LS__CUT_S);
+    } else if (bytes < 0 && bytes != UV_ENOBUFS) {
+        ls__stream_finish(stream);
+    }
+    free(buffer->base);
+    ls__job_settle(job);
+}
+
+void ls__job_pause_reading(ls__launch_job *job, bool pause) {
+    if (job->paused == pause)
+        return;
+    job->paused = pause;
+    for (int i = 0; i < job->started; i++) {
+        for (int s = 0; s < LS__STREAMS; s++) {
+            ls__stream *stream = &job->ranks[i].streams[s];
+            if (stream->open && pause)
+                uv_read_stop((uv_stream_t *)&stream->pipe);
+            else if (stream->open)
+                uv_read_start((uv_stream_t *)&stream->pipe, on_alloc, on_read);
+        }
+    }
+}
+
+static void on_exit_of_rank(uv_process_t *process, int64_t exit_code, int signal_number) {
+    ls__rank *rank = process->data;
+    rank->exit_code = (int)exit_code;
+    rank->signal = signal_number;
+    uv_close((uv_handle_t *)process, on_process_closed);
+    ls__job_rank_exited(rank);
+    ls__job_settle(rank->job);
+}
+
+/* --- starting -------------------------------------------------------------------------------------- */
+
+static void rank_prefix(const ls__launch_job *job, int rank, int fd, char *prefix) {
+    const ls__launch_options *options = job->options;
+    const char *no_color = getenv("NO_COLOR");
+    char host[24] = "", name[64];
+    prefix[0] = '\0';
+    if (options->prefix == LS__LAUNCH_PREFIX_NEVER || options->rank0_speaks ||
+        (options->prefix == LS__LAUNCH_PREFIX_AUTO && job->plan.world == 1))
+        return;
+    if (job->plan.nodes > 1)
+        (void)gethostname(host, sizeof host - 1);
+    snprintf(name, sizeof name, "[%s%srank %d]", host, *host ? " " : "", rank);
+    if (isatty(fd) && !(no_color && *no_color))
+        snprintf(prefix, LS__PREFIX_BYTES, "\x1b[%dm%.36s\x1b[0m ", 31 + rank % 6, name);
+    else
+        snprintf(prefix, LS__PREFIX_BYTES, "%.40s ", name);
+}
+
+static void open_lines(ls__rank *rank, int s) {
+    ls__launch_job *job = rank->job;
+    ls__stream *stream = &rank->streams[s];
+    ls__lines_mode mode = LS__LINES_WHOLE;
+    char prefix[LS__PREFIX_BYTES];
+    rank_prefix(job, rank->number, s == LS__STDOUT ? STDOUT_FILENO : STDERR_FILENO, prefix);
+    ls__logs_open(job, &stream->file, rank->number, s);
+    if (ls__logs_redirects(job->options, rank->number, s))
+        mode = LS__LINES_KEEP;
+    /* nobody else's lines can come in between: prompts and progress lines appear at once */
+    else if (rank->number == 0 && !*prefix && (job->plan.world == 1 || job->options->rank0_speaks))
+        mode = LS__LINES_RAW;
+    else if (job->options->rank0_speaks)
+        mode = LS__LINES_KEEP;
+    ls__lines_open(&stream->lines, mode,
+                   s == LS__STDOUT ? &job->sinks[LS__STDOUT] : job->error_sink, prefix);
+}
+
+/* Makes the rank's pipe: *write_end is for the rank, the other end is read by the loop. */
+static ls_status open_stream(ls__rank *rank, int s, int *write_end) {
+    ls__stream *stream = &rank->streams[s];
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return ls__fail_errno(LS_ERR_SYSTEM, errno, "cannot make a pipe for rank %d", rank->number);
+    uv_pipe_init(&rank->job->loop, &stream->pipe, 0);
+    crew_of(rank - rank->local)->handles++;
+    stream->open = true;
+    stream->rank = rank;
+    stream->pipe.data = stream;
+    open_lines(rank, s);
+    *write_end = ends[1];
+    int error = uv_pipe_open(&stream->pipe, ends[0]);
+    if (error == 0)
+        error = uv_read_start((uv_stream_t *)&stream->pipe, on_alloc, on_read);
+    if (error == 0)
+        return LS_OK;
+    return ls__fail(LS_ERR_SYSTEM, "cannot read from rank %d: %s", rank->number,
+                    uv_strerror(error));
+}
+
+/* What a rank inherits behind the board: the segment, or rank 0 the socket it listens on; -1: nothing. */
+static int second_fd(const ls__rank *rank) {
+    const ls__launch_job *job = rank->job;
+    return job->segment_fd >= 0 ? job->segment_fd : rank->number == 0 ? job->plan.listener : -1;
+}
+
+static char **shim_arguments(const ls__rank *rank, char *cores, char *pid) {
+    const ls__launch_job *job = rank->job;
+    size_t count = 0;
+    while (job->options->argv[count])
+        count++;
+    char **arguments = calloc(count + LS__SHIM_ARGV + 2, sizeof(char *));
+    if (!arguments)
+        return NULL;
+    arguments[0] = "lockstep";
+    char **shim = arguments + 1;
+    shim[0] = LS__LAUNCH_SHIM;
+    shim[LS__SHIM_PARENT] = pid;
+    shim[LS__SHIM_LAST_FD] = second_fd(rank) >= 0 ? "4" : "3";
+    shim[LS__SHIM_CORES] = cores ? cores : "-";
+    shim[LS__SHIM_PATH] = (char *)job->path;
+    memcpy(shim + LS__SHIM_ARGV, job->options->argv, count * sizeof(char *));
+    return arguments;
+}
+
+static ls_status spawn(ls__rank *rank, char **arguments, char **environment, const int *ends) {
+    ls__launch_job *job = rank->job;
+    uv_stdio_container_t stdio[] = {
+        {.flags = rank->number == 0 ? UV_INHERIT_FD : UV_IGNORE, .data.fd = STDIN_FILENO},
+        {.flags = UV_INHERIT_FD, .data.fd = ends[LS__STDOUT]},
+        {.flags = UV_INHERIT_FD, .data.fd = ends[LS__STDERR]},
+        {.flags = job->board_fd >= 0 ? UV_INHERIT_FD : UV_IGNORE, .data.fd = job->board_fd},
+        {.flags = UV_INHERIT_FD, .data.fd = second_fd(rank)},
+    };
+    const uv_process_options_t options = {
+        .exit_cb = on_exit_of_rank,
+        .file = ls__launch_self(),
+        .args = arguments,
+        .env = environment,
+        .flags = UV_PROCESS_DETACHED, /* a session of its own */
+        .stdio_count = second_fd(rank) >= 0 ? 5 : 4,
+        .stdio = stdio,
+    };
+    rank->process.data = rank;
+    crew_of(rank - rank->local)->handles++;
+    int error = uv_spawn(&job->loop, &rank->process, &options);
+    if (error) {
+        const char *hint = error == UV_EAGAIN   ? "; ulimit -u bounds the processes"
+                           : error == UV_EMFILE ? "; ulimit -n bounds the open files"
+                                                : "";
+        uv_close((uv_handle_t *)&rank->process, on_process_closed);
+        return ls__fail(LS_ERR_SYSTEM, "cannot start rank %d of %d: %s%s", rank->number,
+                        job->plan.world, uv_strerror(error), hint);
+    }
+    rank->pid = rank->process.pid;
+    job->running++;
+    ls__watcher_add(&job->watcher, rank->pid);
+    return LS_OK;
+}
+
+static ls_status start_rank(ls__rank *rank, char *cores, char **environment) {
+    ls__launch_job *job = rank->job;
+    char pid[16];
+    int ends[LS__STREAMS] = {-1, -1};
+    snprintf(pid, sizeof pid, "%d", (int)getpid());
+    char **arguments = shim_arguments(rank, cores, pid);
+    ls_status status = arguments ? LS_OK : ls__fail(LS_ERR_MEMORY, "no memory to start a rank");
+    job->started++;
+    for (int s = 0; s < LS__STREAMS && status == LS_OK; s++)
+        status = open_stream(rank, s, &ends[s]);
+    if (status == LS_OK)
+        status = spawn(rank, arguments, environment, ends);
+    for (int s = 0; s < LS__STREAMS; s++) {
+        if (ends[s] >= 0)
+            close(ends[s]);
+    }
+    free(arguments);
+    return status;
+}
+
+static ls_status start_all(ls__launch_job *job) {
+    int count = job->plan.ranks;
+    ls__environment environment;
+    char **cores = calloc((size_t)count, sizeof *cores);
+    if (!cores)
+        return ls__fail(LS_ERR_MEMORY, "no memory for %d ranks", count);
+    if (job->options->bind != LS__LAUNCH_BIND_NONE) /* where it cannot, the ranks run unbound */
+        ls__launch_divide(cores, count, job->options->bind == LS__LAUNCH_BIND_NUMA);
+    ls_status status = ls__environment_create(&environment, job->options, &job->plan);
+    for (int i = 0; i < count && status == LS_OK; i++) {
+        status = ls__environment_set_rank(&environment, &job->plan, i);
+        if (status == LS_OK)
+            status = start_rank(&job->ranks[i], cores[i], environment.entries);
+    }
+    for (int i = 0; i < count; i++)
+        free(cores[i]);
+    free(cores);
+    ls__environment_destroy(&environment);
+    return status;
+}
+
+static ls_status open_memory(ls__launch_job *job) {
+    /* Without a board the ranks keep their records to themselves, and the report is shorter. */
+    (void)ls__board_create(&job->board, job->plan.world, &job->board_fd);
+    if (job->plan.nodes > 1 || job->plan.held_port || job->options->transport != LS__LAUNCH_SHM)
+        return LS_OK;
+    ls_status status = ls__segment_create(&job->segment_fd, job->plan.world);
+    return status == LS_OK ? LS_OK : ls__fail_context(status, "transport shm (tcp is the other)");
+}
+
+ls_status ls__job_start_ranks(ls__launch_job *job) {
+    ls_status status;
+    job->started_ns = ls__now_ns();
+    LS_TRY_OUT(make_crew(job));
+    LS_TRY_OUT(open_memory(job));
+    LS_TRY_OUT(start_all(job));
+    return LS_OK;
+out:
+    ls__job_signal_all(job, SIGKILL);
+    for (int s = 0; job->started && s < LS__STREAMS; s++) {
+        if (!job->ranks[job->started - 1].pid)
+            ls__stream_finish(&job->ranks[job->started - 1].streams[s]);
+    }
+    return status;
+}

@@ -1,0 +1,415 @@
+#include "launch/rendezvous.h"
+
+#include "base/error.h"
+
+#ifdef LOCKSTEP_WITH_TCP
+#include "base/clock.h"
+#include "comm/tcp/tcp.h"
+#include "launch/rendezvous_file.h"
+#include <arpa/inet.h>
+#include <errno.h>
+#include <limits.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+struct ls__rendezvous {
+    const ls__launch_options *options;
+    const char *command;
+    char host[256]; /* as the user has it; "": only the file knows */
+    int port;
+    char where[LS__TCP_ADDRESS_TEXT];
+    char token[LS__RENDEZVOUS_TOKEN_BYTES]; /* "": none */
+    ls__job_place place;
+    ls__tcp_join join;
+    int nobody; /* join.fd */
+    ls__tcp_lobby lobby;
+    struct pollfd *polls;
+    ls__tcp_address address;    /* bound */
+    bool wrote_file, from_file; /* the others read where to call in the file */
+};
+
+static void log_line(void *context, ls_log_level level, const char *line) {
+    const ls__rendezvous *r = context;
+    (void)level;
+    fprintf(stderr, "%s: %s\n", r->command, strncmp(line, "rank 0: ", 8) == 0 ? line + 8 : line);
+}
+
+static ls_status parse(const char *text, ls__rendezvous *r) {
+    const char *colon = strrchr(text, ':');
+    char *end;
+    size_t bytes = colon ? (size_t)(colon - text) : 0;
+    long port = colon ? strtol(colon + 1, &end, 10) : 0;
+    if (!colon || !bytes || end == colon + 1 || *end || port < 0 || port > 65535)
+        return ls__fail(LS_ERR_ARGUMENT,
+                        "--rendezvous '%s' is not HOST:PORT with a port of 0 to 65535", text);
+    if (text[0] == '[' && text[bytes - 1] == ']') { /* [::1]:29400 */
+        text++;
+        bytes -= 2;
+    }
+    if (bytes >= sizeof r->host)
+        return ls__fail(LS_ERR_ARGUMENT, "--rendezvous: the name of the host is too long");
+    memcpy(r->host, text, bytes);
+    r->host[bytes] = '\0';
+    r->port = (int)port;
+    return LS_OK;
+}
+
+static ls_status take_token(ls__rendezvous *r, const char *token) {
+    if (strlen(token) >= sizeof r->token)
+        return ls__fail(LS_ERR_ARGUMENT, "LOCKSTEP_TOKEN is longer than %zu bytes",
+                        sizeof r->token - 1);
+    memmove(r->token, token, strlen(token) + 1);
+    r->join.has_token = *r->token != '\0';
+    return ls__tcp_key(r->join.has_token ? r->token : NULL, r->join.key);
+}
+
+static bool is_any(const ls__tcp_address *address) {
+    if (address->raw.ss_family == AF_INET6)
+        return IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)&address->raw)->sin6_addr);
+    return ((const struct sockaddr_in *)&address->raw)->sin_addr.s_addr == htonl(INADDR_ANY);
+}
+
+/* Others must be able to use what is published, and strangers must not get in. */
+static ls_status may_listen(const ls__rendezvous *r, const ls__tcp_address *address) {
+    char text[LS__TCP_ADDRESS_TEXT];
+    ls__tcp_address_text(address, text);
+    if (is_any(address))
+        return ls__fail(
+            LS_ERR_ARGUMENT,
+            "--rendezvous %s is no address others can reach; name the one of this machine", text);
+    if (!r->join.has_token && !ls__tcp_address_is_loopback(address))
+        return ls__fail(
+            LS_ERR_AUTH,
+            "%s is not a loopback address and there is no token; set LOCKSTEP_TOKEN to the "
+            "same secret for all launchers, or use --rendezvous-file",
+            text);
+    return LS_OK;
+}
+
+static ls_status listen_on(ls__rendezvous *r) {
+    ls__tcp_address addresses[LS__TCP_ADDRESSES];
+    size_t count;
+    LS_TRY(ls__tcp_resolve(r->host, r->port, addresses, &count));
+    ls_status status = LS_ERR_SYSTEM;
+    for (size_t i = 0; i < count && status != LS_OK; i++) {
+        LS_TRY(may_listen(r, &addresses[i]));
+        status = ls__tcp_listen(&addresses[i], 128, &r->join.listener);
+        if (status == LS_OK)
+            r->address = addresses[i];
+    }
+    LS_TRY(status);
+    ls__tcp_address_text(&r->address, r->where);
+    LS_TRY(ls__tcp_lobby_open(&r->lobby, &r->join, LS__TCP_LAUNCHER));
+    r->polls = calloc((size_t)r->lobby.size + 1, sizeof *r->polls);
+    return r->polls ? LS_OK : ls__fail(LS_ERR_MEMORY, "no memory for the rendezvous");
+}
+
+/* With a file only: the name of this machine, any port, and a token made for the job. */
+static ls_status prepare_file(ls__rendezvous *r) {
+    const char *name = getenv("SLURMD_NODENAME");
+    if (!*r->host && name && *name)
+        snprintf(r->host, sizeof r->host, "%s", name);
+    else if (!*r->host && gethostname(r->host, sizeof r->host - 1) != 0)
+        return ls__fail_errno(LS_ERR_SYSTEM, errno, "gethostname");
+    if (*r->token)
+        return LS_OK;
+    char token[LS__NONCE_BYTES];
+    ls__rendezvous_nonce(token);
+    return take_token(r, token);
+}
+
+static ls_status publish(ls__rendezvous *r, bool own_token) {
+    const ls__launch_options *options = r->options;
+    if (options->rendezvous_file) {
+        LS_TRY(ls__rendezvous_file_write(options->rendezvous_file, r->where,
+                                         own_token ? r->token : ""));
+        r->wrote_file = true;
+    }
+    if (r->port == 0)
+        fprintf(stderr, "%s: rendezvous at %s\n", r->command, r->where);
+    return LS_OK;
+}
+
+/* Node 0 has to listen; without numbers whoever can does, and the others find the address taken or foreign. */
+static ls_status try_to_listen(ls__rendezvous *r, bool *listens) {
+    const ls__launch_options *options = r->options;
+    bool must = options->has_node_rank && options->node_rank == 0;
+    bool own_token = !*r->token;
+    if (options->has_node_rank && !must)
+        return LS_OK;
+    if (!must && (r->port == 0 || !*r->host))
+        return ls__fail(
+            LS_ERR_ARGUMENT,
+            "%s: say which launcher listens: --node-rank 0 there, 1, 2, ... on the others",
+            *r->host ? "--rendezvous with port 0" : "--rendezvous-file");
+    if (options->rendezvous_file)
+        LS_TRY(prepare_file(r));
+    ls_status status = listen_on(r);
+    *listens = status == LS_OK;
+    if (status == LS_OK)
+        return publish(r, own_token);
+    return must || status == LS_ERR_ARGUMENT || status == LS_ERR_AUTH || status == LS_ERR_MEMORY
+               ? status
+               : LS_OK;
+}
+
+ls_status ls__rendezvous_open(ls__rendezvous **rendezvous, const ls__launch_options *options,
+                              const char *command, bool *listens) {
+    const char *token = getenv("LOCKSTEP_TOKEN");
+    ls__rendezvous *r = calloc(1, sizeof *r);
+    ls_status status;
+    *listens = false;
+    *rendezvous = NULL;
+    if (!r)
+        return ls__fail(LS_ERR_MEMORY, "no memory for the rendezvous");
+    r->options = options;
+    r->command = command;
+    r->nobody = -1;
+    r->place = (ls__job_place){.world_size = 1, .log = log_line, .log_context = r};
+    r->join = (ls__tcp_join){.place = &r->place, .world = 1, .listener = -1, .fd = &r->nobody};
+    LS_TRY_OUT(take_token(r, token ? token : ""));
+    if (options->rendezvous)
+        LS_TRY_OUT(parse(options->rendezvous, r));
+    LS_TRY_OUT(try_to_listen(r, listens));
+    r->from_file = options->rendezvous_file && (!options->rendezvous || r->port == 0);
+    if (r->from_file && !*listens)
+        r->host[0] = '\0';
+    *rendezvous = r;
+    return LS_OK;
+out:
+    ls__rendezvous_close(r);
+    return status;
+}
+
+void ls__rendezvous_close(ls__rendezvous *r) {
+    if (!r)
+        return;
+    if (r->wrote_file)
+        unlink(r->options->rendezvous_file);
+    if (r->lobby.guest)
+        ls__tcp_lobby_close(&r->lobby);
+    ls__tcp_close_fd(r->join.listener);
+    free(r->polls);
+    free(r);
+}
+
+const char *ls__rendezvous_where(const ls__rendezvous *r) {
+    return r->where;
+}
+
+/* --- where they meet ------------------------------------------------------------------------------- */
+
+ls_status ls__rendezvous_accept(ls__rendezvous *r, ls__caller *caller) {
+    ls__tcp_guest guest;
+    caller->fd = -1;
+    ls__tcp_lobby_poll(&r->lobby, r->polls);
+    if (poll(r->polls, (nfds_t)r->lobby.size + 1, 0) < 0)
+        return LS_OK;
+    /* a second look seats nobody twice: it only goes on with those whose words are there already */
+    while (ls__tcp_lobby_serve(&r->lobby, r->polls, &guest)) {
+        ls_status same = ls__tcp_hello_compare(&guest.mine, &guest.theirs, guest.paper.card.host);
+        if (same != LS_OK) {
+            fprintf(stderr, "%s: refused a launcher: %s\n", r->command, ls_error_text());
+            ls__tcp_close_fd(guest.fd);
+            continue;
+        }
+        ls__tcp_set_options(guest.fd);
+        caller->fd = guest.fd;
+        caller->pid = guest.paper.card.pid;
+        snprintf(caller->host, sizeof caller->host, "%s", guest.paper.card.host);
+        return LS_OK;
+    }
+    return ls__tcp_lobby_status(&r->lobby);
+}
+
+bool ls__rendezvous_is_busy(const ls__rendezvous *r) {
+    for (int i = 0; i < r->lobby.size; i++) {
+        if (r->lobby.guest[i].fd >= 0)
+            return true;
+    }
+    return false;
+}
+
+static int port_of(const ls__tcp_address *address) {
+    return ntohs(address->raw.ss_family == AF_INET6
+                     ? ((const struct sockaddr_in6 *)&address->raw)->sin6_port
+                     : ((const struct sockaddr_in *)&address->raw)->sin_port);
+}
+
+static void set_port(ls__tcp_address *address, int port) {
+    if (address->raw.ss_family == AF_INET6)
+        ((struct sockaddr_in6 *)&address->raw)->sin6_port = htons((uint16_t)port);
+    else
+        ((struct sockaddr_in *)&address->raw)->sin_port = htons((uint16_t)port);
+}
+
+/* "10.0.0.1", "fe80::1" from "10.0.0.1:29400", "[fe80::1]:29400" */
+static void strip_port(const char *text, char address[LS__PLAN_ADDRESS_BYTES]) {
+    const char *colon = strrchr(text, ':');
+    size_t bytes = colon ? (size_t)(colon - text) : strlen(text);
+    if (bytes > 2 && text[0] == '[') {
+        text++;
+        bytes -= 2;
+    }
+    snprintf(address, LS__PLAN_ADDRESS_BYTES, "%.*s", (int)bytes, text);
+}
+
+ls_status ls__rendezvous_hold(const ls__rendezvous *r, ls__plan *plan) {
+    ls__tcp_address held = r->address, other = r->address;
+    int fd;
+    set_port(&held, 0);
+    set_port(&other, 0);
+    strip_port(r->where, plan->address);
+    LS_TRY(ls__tcp_listen(&other, 1, &fd));
+    ls_status status = ls__tcp_listen(&held, 1024, &plan->listener);
+    ls__tcp_close_fd(fd);
+    plan->held_port = port_of(&held);
+    plan->port = port_of(&other);
+    return status;
+}
+
+void ls__rendezvous_nonce(char nonce[LS__NONCE_BYTES]) {
+    unsigned char bytes[LS__TCP_KEY_BYTES];
+    ls__tcp_nonce(bytes);
+    for (size_t i = 0; i < sizeof bytes; i++)
+        snprintf(nonce + 2 * i, 3, "%02x", bytes[i]);
+}
+
+/* --- the others ------------------------------------------------------------------------------------ */
+
+/* One try of a few seconds: LS_ERR_TIMEOUT when it may be worth another one. */
+static ls_status call_once(ls__rendezvous *r, int *fd) {
+    enum { TRY_S = 2 };
+    const char *file = r->options->rendezvous_file;
+    char where[LS__TCP_ADDRESS_TEXT];
+    if (r->from_file) {
+        char token[LS__RENDEZVOUS_TOKEN_BYTES];
+        LS_TRY(ls__rendezvous_file_read(file, where, sizeof where, token));
+        LS_TRY(parse(where, r));
+        if (*token)
+            LS_TRY(take_token(r, token));
+    }
+    r->join.address = r->host;
+    r->join.port = r->port;
+    r->join.deadline = ls__deadline_ns(TRY_S);
+    r->join.next_log = UINT64_MAX;
+    ls_status status = ls__tcp_dial(&r->join, LS__TCP_LAUNCHER, 0, fd);
+    snprintf(r->where, sizeof r->where, "%.40s:%d", r->host, r->port);
+    return status;
+}
+
+static void peer_address(int fd, char address[LS__PLAN_ADDRESS_BYTES]) {
+    ls__tcp_address peer = {.bytes = sizeof peer.raw};
+    char text[LS__TCP_ADDRESS_TEXT] = "";
+    if (getpeername(fd, (struct sockaddr *)&peer.raw, &peer.bytes) == 0)
+        ls__tcp_address_text(&peer, text);
+    strip_port(text, address);
+}
+
+ls_status ls__rendezvous_call(ls__rendezvous *r, double timeout_s, const atomic_bool *cancel,
+                              int *fd, char address[LS__PLAN_ADDRESS_BYTES]) {
+    enum { LOG_S = 5, PAUSE_NS = 100000000 };
+    uint64_t deadline = ls__deadline_ns(timeout_s), log = ls__deadline_ns(LOG_S);
+    *fd = -1;
+    for (;;) {
+        ls_status status = call_once(r, fd);
+        if (status == LS_OK) {
+            peer_address(*fd, address);
+            return LS_OK;
+        }
+        /* a file may still be that of an earlier job */
+        if (status != LS_ERR_TIMEOUT && !(r->from_file && status == LS_ERR_AUTH))
+            return status;
+        if (atomic_load(cancel) || ls__now_ns() >= deadline)
+            return ls__fail_context(LS_ERR_TIMEOUT, "found no launcher to meet within %g s",
+                                    timeout_s);
+        if (ls__now_ns() >= log) {
+            log = ls__deadline_ns(LOG_S);
+            fprintf(stderr, "%s: waiting for the launcher to meet: %s\n", r->command,
+                    ls_error_text());
+        }
+        nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+    }
+}
+
+bool ls__rendezvous_token(const ls__rendezvous *r, const char *nonce,
+                          char token[LS__PLAN_TOKEN_BYTES]) {
+    unsigned char bytes[LS__TCP_KEY_BYTES] = {0}, derived[LS__TCP_KEY_BYTES];
+    if (strlen(nonce) != 2 * sizeof bytes || strspn(nonce, "0123456789abcdef") != 2 * sizeof bytes)
+        return false;
+    for (size_t i = 0; i < sizeof bytes; i++) {
+        char pair[3] = {nonce[2 * i], nonce[2 * i + 1], '\0'};
+        bytes[i] = (unsigned char)strtoul(pair, NULL, 16);
+    }
+    ls__tcp_derive_key(r->join.key, bytes, derived);
+    for (size_t i = 0; i < sizeof derived; i++)
+        snprintf(token + 2 * i, 3, "%02x", derived[i]);
+    return true;
+}
+
+#else /* one machine is all that a build without sockets knows */
+
+ls_status ls__rendezvous_open(ls__rendezvous **rendezvous, const ls__launch_options *options,
+                              const char *command, bool *listens) {
+    (void)options;
+    (void)command;
+    *rendezvous = NULL;
+    *listens = false;
+    return ls__fail(LS_ERR_UNSUPPORTED, "several machines want the tcp transport, which this build "
+                                        "lacks; build with libsodium");
+}
+
+void ls__rendezvous_close(ls__rendezvous *rendezvous) {
+    (void)rendezvous;
+}
+
+const char *ls__rendezvous_where(const ls__rendezvous *rendezvous) {
+    (void)rendezvous;
+    return "";
+}
+
+ls_status ls__rendezvous_accept(ls__rendezvous *rendezvous, ls__caller *caller) {
+    (void)rendezvous;
+    caller->fd = -1;
+    return LS_OK;
+}
+
+bool ls__rendezvous_is_busy(const ls__rendezvous *rendezvous) {
+    (void)rendezvous;
+    return false;
+}
+
+ls_status ls__rendezvous_hold(const ls__rendezvous *rendezvous, ls__plan *plan) {
+    (void)rendezvous;
+    (void)plan;
+    return ls__fail(LS_ERR_UNSUPPORTED, "this build lacks tcp");
+}
+
+void ls__rendezvous_nonce(char nonce[LS__NONCE_BYTES]) {
+    nonce[0] = '\0';
+}
+
+ls_status ls__rendezvous_call(ls__rendezvous *rendezvous, double timeout_s,
+                              const atomic_bool *cancel, int *fd,
+                              char address[LS__PLAN_ADDRESS_BYTES]) {
+    (void)rendezvous;
+    (void)timeout_s;
+    (void)cancel;
+    (void)address;
+    *fd = -1;
+    return ls__fail(LS_ERR_UNSUPPORTED, "this build lacks tcp");
+}
+
+bool ls__rendezvous_token(const ls__rendezvous *rendezvous, const char *nonce,
+                          char token[LS__PLAN_TOKEN_BYTES]) {
+    (void)rendezvous;
+    (void)nonce;
+    (void)token;
+    return false;
+}
+
+#endif

@@ -1,0 +1,237 @@
+#!/usr/bin/env bash
+# Several launchers of one job, all on this machine, which the ranks tell apart by LOCKSTEP_HOST_ID: how they meet, fail,
+# stop, leave and come back. Hosts of their own are tests/test_launch_hosts.sh.
+# usage: test_launch_nodes.sh BUILD [ONE]
+# shellcheck source=tests/lib.sh
+# shellcheck disable=SC2016 # what the ranks' shells are to expand stands in single quotes
+. "$(dirname "$0")/lib.sh"
+has_tcp || skip "no tcp in this build, or no loopback"
+unset LOCKSTEP_TOKEN LOCKSTEP_TRANSPORT
+port=$(free_port)
+
+fail() {
+  echo "FAILED: $*"
+  head -n 20 "$work"/node* 2>/dev/null
+  failures=$((failures + 1))
+}
+
+# node I ARGUMENTS: launcher I in the background; what it says goes to $work/nodeI, its pid to launcher[I]
+node() {
+  local i=$1
+  shift
+  LOCKSTEP_HOST_ID=node$i timeout -k 5 60 "$lockstep" run "${where[@]}" "$@" >"$work/node$i" 2>&1 </dev/null &
+  launcher[i]=$!
+}
+
+# code_of I: waits for launcher I, sets $code
+code_of() {
+  wait "${launcher[$1]}"
+  code=$?
+}
+
+want_codes() { # WHAT CODE I...
+  local what=$1 want=$2 i
+  shift 2
+  for i in "$@"; do
+    code_of "$i"
+    [ "$code" = "$want" ] || fail "$what: launcher $i ended with $code, want $want"
+  done
+}
+
+says() { grep -qF -- "$2" "$work/node$1" || fail "$3: launcher $1 does not say '$2'"; }
+
+# wait_for I TEXT [TIMES]: until launcher I has said it so often
+wait_for() {
+  for _ in $(seq 300); do
+    [ "$(grep -cF -- "$2" "$work/node$1" 2>/dev/null)" -ge "${3:-1}" ] && return
+    sleep 0.05
+  done
+  fail "launcher $1 does not say '$2'"
+}
+
+# the pid of launcher I itself, below `timeout`
+pid_of() { pgrep -P "${launcher[$1]}"; }
+
+marker=$work/rank
+where=(--rendezvous "127.0.0.1:$port")
+table='echo table $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE $MASTER_ADDR'
+
+# They get their numbers, and the ranks meet on a socket that the launcher holds.
+meet() {
+  for i in 0 1 2; do node $i --nnodes 3 --node-rank $i -n $((i + 1)) -- sh -c "$table"; done
+  want_codes meet 0 0 1 2
+  says 0 "table 0 6 0 1 0 3 127.0.0.1" meet
+  says 1 "table 2 6 1 2 1 3 127.0.0.1" meet
+  says 2 "table 5 6 2 3 2 3 127.0.0.1" meet
+  for i in 0 1; do node $i --nnodes 2 -n 2 -- "$lockstep" bench all_reduce --sizes 4K; done # no numbers given
+  want_codes "meet without numbers" 0 0 1
+  cat "$work"/node[01] | grep -q '4 ranks over shm+tcp' || fail "meet without numbers: not shm+tcp"
+  for i in 0 1; do node $i --nnodes 2 -n 1 --transport tcp -- "$lockstep" bench all_reduce --sizes 4K; done
+  want_codes "meet over tcp" 0 0 1
+  cat "$work"/node[01] | grep -q '2 ranks over tcp' || fail "meet over tcp: not tcp"
+}
+
+# A file takes the place of the address and of the token: for this user only, gone at the end.
+meet_in_a_file() {
+  where=(--rendezvous-file "$work/where")
+  node 1 --nnodes 2 --node-rank 1 -n 1 -- sh -c "$table"
+  sleep 0.3
+  node 0 --nnodes 2 --node-rank 0 -n 1 -- sh -c "$table; stat -c 'mode %a' $work/where; sleep 0.2"
+  want_codes "meet in a file" 0 0 1
+  says 0 "mode 600" "meet in a file"
+  says 1 "table 1 2 0 1 1 2" "meet in a file"
+  [ ! -e "$work/where" ] || fail "meet in a file: it is left"
+  # what others can read is refused, and what is no such file; a file that is late is waited for
+  printf '127.0.0.1:1\nsecret\n' >"$work/open"
+  chmod 644 "$work/open"
+  where=(--rendezvous-file "$work/open")
+  node 1 --nnodes 2 --node-rank 1 --join-timeout 1 -n 1 true
+  code_of 1
+  [ "$code" = 4 ] || fail "open file: code $code"
+  says 1 "is not a file of this user with mode 0600" "open file"
+  where=(--rendezvous "127.0.0.1:$port")
+}
+
+wrong() {
+  node 0 --nnodes 2 --node-rank 0 --join-timeout 1 -n 2 true
+  want_codes "alone" 4 0
+  says 0 "only 1 of at least 2 machines were there after 1 s at 127.0.0.1:$port" alone
+  node 1 --nnodes 2 --node-rank 1 --join-timeout 1 -n 2 true
+  want_codes "nobody to meet" 4 1
+  says 1 "found no launcher to meet within 1 s" "nobody to meet"
+  node 0 --nnodes 2 --node-rank 0 -n 1 -- sleep 0.1
+  sleep 0.3
+  LOCKSTEP_TOKEN=wrong node 1 --nnodes 2 --node-rank 1 -n 1 true
+  want_codes "wrong token" 4 1
+  says 1 "do not have the same token" "wrong token"
+  node 2 --nnodes 3 --node-rank 1 -n 1 true
+  want_codes "wrong number of nodes" 2 2
+  says 2 "host $(hostname) has --nnodes 2:2, host $(hostname) has --nnodes 3:3" "wrong number of nodes"
+  (exec 3<>"/dev/tcp/127.0.0.1/$port" && printf 'GET / HTTP/1.0\r\n\r\n%080d' 0 >&3) 2>/dev/null # a stranger
+  node 1 --nnodes 2 --node-rank 1 -n 1 -- sleep 0.1
+  want_codes "after all of them" 0 0 1
+  where=(--rendezvous "0.0.0.0:$port")
+  node 0 --nnodes 2 --node-rank 0 -n 1 true
+  want_codes "any address" 2 0
+  where=(--rendezvous "192.0.2.1:$port")
+  LOCKSTEP_TOKEN=x node 0 --nnodes 2 --node-rank 0 -n 1 true
+  want_codes "address of another machine" 1 0
+  where=(--rendezvous "127.0.0.1:$port")
+  where=() node 0 --nnodes 2 -n 1 true
+  want_codes "no rendezvous" 2 0
+  where=(--rendezvous "127.0.0.1:$port")
+}
+
+# The first cause, from whichever machine, once in full and everywhere in a line.
+a_rank_fails() {
+  for who in 0 3; do
+    for i in 0 1; do
+      node $i --nnodes 2 --node-rank $i -n 2 -- sh -c "[ \$RANK = $who ] || exec sleep 60; sleep 0.2; echo reason >&2; exit 7" "$marker-fail"
+    done
+    want_codes "rank $who fails" 7 0 1
+    says 0 "rank $who (host $(hostname), pid " "rank $who fails"
+    says 0 "failed first: it exited with code 7" "rank $who fails"
+    says 0 "    reason" "rank $who fails"
+    [ "$(grep -c 'was ended by the launcher (SIGTERM)' "$work/node0")" = 3 ] || fail "rank $who fails: want all in the report"
+    says 1 "rank $who (host $(hostname), pid " "rank $who fails"
+    want_nothing_left "rank $who fails" "$marker-fail"
+  done
+  # its consequences on the other machine are not taken for the cause
+  for i in 0 1; do
+    LOCKSTEP_HOST_ID= node $i --nnodes 2 --node-rank $i -n 1 -- "$build/tests/program_ranks" loop "$work/mark"
+  done
+  wait_file "$work/mark"
+  pkill -9 -P "$(pid_of 1)" program_ranks
+  want_codes "rank 1 is killed" 137 0 1
+  says 0 "rank 1 (host $(hostname), pid " "rank 1 is killed"
+}
+
+wait_file() {
+  for _ in $(seq 200); do [ -f "$1" ] && return; sleep 0.05; done
+  fail "$1 is not there"
+}
+
+# A launcher that is killed takes its ranks along, and the others end.
+a_launcher_dies() {
+  for who in 0 1; do
+    for i in 0 1; do node $i --nnodes 2 --node-rank $i -n 2 -- sh -c 'echo up; exec sleep 60' "$marker-die"; done
+    wait_for 0 up 2
+    wait_for 1 up 2
+    kill -9 "$(pid_of $who)"
+    want_codes "launcher $who is killed" 4 $((1 - who))
+    wait "${launcher[who]}" 2>/dev/null
+    says $((1 - who)) "is gone: its connection closed" "launcher $who is killed"
+    want_nothing_left "launcher $who is killed" "$marker-die"
+  done
+}
+
+stops() {
+  local saver='trap "echo saved; exit 0" TERM; echo up; while :; do sleep 0.05; done'
+  for who in 0 1; do
+    for i in 0 1; do node $i --nnodes 2 --node-rank $i -n 2 -- bash -c "$saver" "$marker-stop"; done
+    wait_for 0 up 2
+    wait_for 1 up 2
+    kill -TERM "$(pid_of $who)"
+    want_codes "SIGTERM to launcher $who" 0 0 1
+    [ "$(cat "$work"/node[01] | grep -c saved)" = 4 ] || fail "SIGTERM to launcher $who: not all have saved"
+    for i in 0 1; do node $i --nnodes 2 --node-rank $i -n 2 -- bash -c 'trap "" INT; echo up; while :; do sleep 0.05; done' "$marker-stop"; done
+    wait_for 0 up 2
+    wait_for 1 up 2
+    kill -INT "$(pid_of $who)"
+    sleep 0.2
+    kill -INT "$(pid_of 0)" "$(pid_of 1)" 2>/dev/null # twice: at once
+    local begin
+    begin=$(now_ms)
+    want_codes "Ctrl-C twice, first at launcher $who" 130 0 1
+    [ $(($(now_ms) - begin)) -le 2000 ] || fail "Ctrl-C twice, first at launcher $who: waits"
+    want_nothing_left "stops" "$marker-stop"
+  done
+}
+
+# Restarts of the whole, and of machines that come back.
+restarts() {
+  for i in 0 1; do
+    node $i --nnodes 2 --node-rank $i -n 1 --max-restarts 2 -- sh -c \
+      'echo "round $LOCKSTEP_ROUND restarts $LOCKSTEP_RESTART_COUNT"; [ "$LOCKSTEP_RESTART_COUNT" = 2 ] || { [ $RANK = $LOCKSTEP_RESTART_COUNT ] && exit 3; exec sleep 60; }'
+  done
+  want_codes restarts 0 0 1
+  says 1 "round 3 restarts 2" restarts
+  says 0 "round 3: 2 ranks on 2 of 2 machines, restart 2 of 2" restarts
+}
+
+elastic() {
+  local member='echo "up $RANK of $WORLD_SIZE in round $LOCKSTEP_ROUND"; while [ ! -e '$work/done' ]; do sleep 0.05; done'
+  local begin took
+  for i in 0 1 2; do node $i --nnodes 2:3 --node-rank $i -n 1 -- sh -c "$member" "$marker-elastic"; done
+  wait_for 2 "up 2 of 3 in round 1"
+  begin=$(now_ms)
+  kill -9 "$(pid_of 2)"
+  wait_for 1 "up 1 of 2 in round 2"
+  wait_for 0 "up 0 of 2 in round 2"
+  took=$(($(now_ms) - begin))
+  [ $took -le 5000 ] || fail "elastic: went on after $took ms"
+  node 2 --nnodes 2:3 --node-rank 2 -n 1 -- sh -c "$member" "$marker-elastic"
+  wait_for 2 "up 2 of 3 in round 3"
+  wait_for 0 "up 0 of 3 in round 3"
+  kill -TERM "$(pid_of 1)" # told to leave, it does
+  code_of 1
+  wait_for 2 "up 1 of 2 in round 4"
+  kill -STOP "$(pid_of 2)" # gone without a word; what it finds when it wakes up is another job
+  for _ in $(seq 200); do grep -q 'is gone: no sign of life' "$work/node0" && break; sleep 0.05; done
+  says 0 "is gone: no sign of life for" elastic
+  kill -CONT "$(pid_of 2)"
+  wait_for 2 "in round 5"
+  : >"$work/done"
+  want_codes elastic 0 0 2
+  want_nothing_left elastic "$marker-elastic"
+}
+
+for test in meet meet_in_a_file wrong a_rank_fails a_launcher_dies stops restarts elastic; do
+  [ $# -lt 2 ] || [ "$2" = $test ] || continue
+  begin=$(now_ms)
+  before=$failures
+  $test
+  rm -f "$work"/node* "$work/mark"
+  echo "$test: $([ "$before" = "$failures" ] && echo ok || echo FAILED) ($(($(now_ms) - begin)) ms)"
+done
+finish
