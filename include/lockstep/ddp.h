@@ -86,6 +86,21 @@ typedef struct ls_ddp_tally {
 /* Of the last completed step; all zero before the first. */
 LS_API const ls_ddp_tally *ls_ddp_votes(const ls_ddp *ddp);
 
+/* --- times --------------------------------------------------------------------------------------------
+ *
+ * Where the time of each rank's step went. Each rank's times travel with the votes of the step after it. */
+typedef struct ls_ddp_times {
+    double compute_ms;  /* from ls_ddp_begin to ls_ddp_wait, without what is exposed */
+    double transfer_ms; /* the rest as in ls_reducer_overlap */
+    double hidden_ms;
+    double exposed_ms;
+    double late_ms;
+    int last_rank;
+} ls_ddp_times;
+/* Of all ranks (by their number in the group), in the step before the last completed one. NULL until
+ * there is one. Equal on all ranks; belongs to the ddp and changes with each step. */
+LS_API const ls_ddp_times *ls_ddp_step_times(const ls_ddp *ddp);
+
 /* --- drift --------------------------------------------------------------------------------------------
  *
  * Replicas that part ways give no error by themselves. So in every watch_every'th step a hash of this

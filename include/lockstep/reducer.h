@@ -93,6 +93,17 @@ typedef struct ls_reducer_bucket {
     ls_work_times times; /* of its all-reduce; LS_PROGRESS_INLINE knows only begin and end */
 } ls_reducer_bucket;
 
+/* Where the time of a step's reduction went, on this rank. */
+typedef struct ls_reducer_overlap {
+    uint64_t transfer_ns; /* of all buckets, from when all ranks had arrived to done */
+    uint64_t hidden_ns;   /* what of it passed before this rank waited for the reduction */
+    uint64_t
+        exposed_ns;   /* what reducing added to this rank's step: waiting for ranks and transfers */
+    uint64_t late_ns; /* how long buckets of this rank waited for other ranks, hidden or not */
+    uint64_t wait_begin_ns; /* when ls_reducer_wait was called */
+    int last_rank; /* for which they waited longest; -1: for none, or it is not known (inline) */
+} ls_reducer_overlap;
+
 /* About one step; arrays belong to the reducer and are valid until the next ls_reducer_begin. */
 typedef struct ls_reducer_report {
     double weight; /* the global weight */
@@ -103,6 +114,7 @@ typedef struct ls_reducer_report {
     size_t bucket_count;
     size_t unused;    /* parameters that no rank used in this step */
     uint64_t wait_ns; /* how long ls_reducer_wait took: communication that was not hidden */
+    ls_reducer_overlap overlap;
 } ls_reducer_report;
 
 /* Ends the step: reduces what was not started, waits for all. `report` may be NULL. On error the step's

@@ -130,12 +130,35 @@ ls_status ls__output_open(ls__train_output **out, const char *folder, bool overw
     return LS_OK;
 }
 
+/* {"step": 41, "compute_ms": [a number for each rank], ...}: of the step before this line's, when its times
+ * travelled; NULL in the first. */
+static json_t *timing(const ls__train *train, uint64_t step) {
+    const ls_ddp_times *times = ls_ddp_step_times(train->ddp);
+    if (!times)
+        return NULL;
+    json_t *compute = json_array(), *hidden = json_array(), *exposed = json_array();
+    json_t *transfer = json_array(), *late = json_array(), *last = json_array();
+    for (int rank = 0; rank < train->ranks; rank++) {
+        json_array_append_new(compute, json_real(times[rank].compute_ms));
+        json_array_append_new(transfer, json_real(times[rank].transfer_ms));
+        json_array_append_new(hidden, json_real(times[rank].hidden_ms));
+        json_array_append_new(exposed, json_real(times[rank].exposed_ms));
+        json_array_append_new(late, json_real(times[rank].late_ms));
+        json_array_append_new(last, json_integer(times[rank].last_rank));
+    }
+    return json_pack("{s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "step", (json_int_t)step - 1,
+                     "compute_ms", compute, "transfer_ms", transfer, "hidden_ms", hidden,
+                     "exposed_ms", exposed, "late_ms", late, "last_rank", last);
+}
+
 ls_status ls__output_step(ls__train_output *o, const ls__train *train, const ls__step_record *r) {
     json_t *line =
         json_pack("{s:I, s:I, s:o, s:f, s:o, s:f, s:f, s:f}", "step", (json_int_t)r->step, "epoch",
                   (json_int_t)r->epoch, "loss", ls__json_real(r->loss), "lr", r->rate, "grad_norm",
                   ls__json_real(r->norm), train->unit, r->samples, "step_ms", r->milliseconds,
                   "wait_ms", r->wait_milliseconds);
+    if (line)
+        json_object_set_new(line, "timing", timing(train, r->step));
     if (line && r->skipped)
         json_object_set_new(line, "skipped", json_true());
     if (line && r->evaluated) {

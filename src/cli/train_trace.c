@@ -1,4 +1,5 @@
-/* A timeline of the first steps of all ranks: forward, backward and the reduction of each bucket. Times
+/* A timeline of the first steps of all ranks: forward, backward, what of the reduction is left then, and
+ * the reduction of each bucket with the rank that came last. Times
  * are CLOCK_MONOTONIC, which ranks of one machine share; over several machines each rank's own. */
 #include "base/error.h"
 #include "cli/train.h"
@@ -13,6 +14,7 @@ typedef enum span_kind {
     SPAN_FORWARD,
     SPAN_BACKWARD,
     SPAN_OPTIMIZER,
+    SPAN_EXPOSED,
     SPAN_WAIT,
     SPAN_REDUCE
 } span_kind;
@@ -21,8 +23,8 @@ typedef struct span {
     int64_t bucket, bytes, last_rank; /* SPAN_WAIT and SPAN_REDUCE */
 } span;
 
-static const char *const span_names[] = {"",          "forward",        "backward",
-                                         "optimizer", "wait for ranks", "reduce"};
+static const char *const span_names[] = {
+    "", "forward", "backward", "optimizer", "exposed reduction", "wait for ranks", "reduce"};
 
 struct ls__trace {
     uint64_t steps;
@@ -80,6 +82,10 @@ void ls__trace_span(ls__trace *t, uint64_t step, const char *name, uint64_t begi
 void ls__trace_report(ls__trace *t, uint64_t step, const ls_reducer_report *report) {
     if (!t || step > t->steps)
         return;
+    add(t, (span){.kind = SPAN_EXPOSED,
+                  .step = (int64_t)step,
+                  .begin_ns = (int64_t)report->overlap.wait_begin_ns,
+                  .end_ns = (int64_t)(report->overlap.wait_begin_ns + report->wait_ns)});
     for (size_t b = 0; b < report->bucket_count; b++) {
         const ls_reducer_bucket *bucket = &report->buckets[b];
         span s = {.kind = SPAN_WAIT,

@@ -2,6 +2,7 @@
  * while the last backward runs. */
 #include "parallel/ddp.h"
 
+#include "base/clock.h"
 #include "parallel/replicas.h"
 #include <math.h>
 #include <stdio.h>
@@ -41,7 +42,8 @@ static void own_model(ls_ddp *ddp) {
 static ls_status create(ls_ddp *ddp, const ls_ddp_options *options) {
     LS_TRY(ls__ddp_create_entries(ddp));
     ddp->ballot = calloc(ddp->entries[ls__ddp_votes_entry(ddp)].count, sizeof *ddp->ballot);
-    if (!ddp->ballot)
+    ddp->times = calloc((size_t)ls_group_size(ddp->group), sizeof *ddp->times);
+    if (!ddp->ballot || !ddp->times)
         return ls__fail(LS_ERR_MEMORY, "ddp: no memory for the votes");
     LS_TRY(ls__watch_create(ddp, options));
     LS_TRY(ls__ddp_create_reducer(ddp));
@@ -107,6 +109,7 @@ void ls_ddp_destroy(ls_ddp *ddp) {
     ls__watch_free(ddp);
     free(ddp->entries);
     free(ddp->ballot);
+    free(ddp->times);
     free(ddp);
 }
 
@@ -135,6 +138,7 @@ ls_status ls_ddp_begin(ls_ddp *ddp, double weight) {
         }
     }
     ls__votes_begin(ddp);
+    ddp->begin_ns = ls__now_ns();
     ddp->next = 0;
     ddp->weight = weight;
     ddp->in_step = true;
@@ -253,6 +257,7 @@ static ls_status finish_step(ls_ddp *ddp, ls_reducer_report *report) {
     LS_TRY(ls__votes_count(ddp, report));
     LS_TRY(ls__watch_compare(ddp));
     ddp->steps++;
+    ls__times_note(ddp, report);
     return take_result(ddp, report);
 }
 

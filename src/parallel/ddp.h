@@ -42,6 +42,9 @@ struct ls_ddp {
     size_t next;                   /* local shard to come */
     float loss;                    /* average of the last complete step */
     float *ballot;                 /* (ranks, LS__BALLOT): what all ranks said, on the host */
+    uint64_t begin_ns;             /* of the open step */
+    ls_ddp_times own_times;        /* of the last step */
+    ls_ddp_times *times;           /* (ranks) of the one before it */
     ls_vote vote;                  /* of this rank in this step, and why */
     char reason[LS_VOTE_REASON];
     uint64_t steps;     /* completed */
@@ -90,8 +93,8 @@ ls_status ls__ddp_close_shard(ls_ddp *ddp);
 
 /* --- votes.c --- */
 
-/* Floats of a rank in the votes: what it says, and a hash of its replica in four pieces. */
-enum { LS__BALLOT = 5 };
+/* Floats of a rank in the votes: what it says, a hash of its replica in four pieces, and its times. */
+enum { LS__BALLOT_TIMES = 5, LS__BALLOT = LS__BALLOT_TIMES + 6 };
 
 void ls__votes_begin(ls_ddp *ddp);
 /* Before the reducer's wait: writes what this rank says, and reports it ready. */
@@ -107,5 +110,14 @@ void ls__watch_free(ls_ddp *ddp);
 void ls__watch_write(ls_ddp *ddp, float *pieces);
 /* After the votes were read. LS_ERR_MISMATCH on all ranks names the tensor and the ranks. */
 ls_status ls__watch_compare(ls_ddp *ddp);
+
+/* --- times.c --- */
+
+/* Writes this rank's times of the last step into its row of the votes. */
+void ls__times_cast(const ls_ddp *ddp, float row[LS__BALLOT]);
+/* Reads all ranks' times from the votes. */
+void ls__times_count(ls_ddp *ddp);
+/* After a step: what this rank will tell in the next. */
+void ls__times_note(ls_ddp *ddp, const ls_reducer_report *report);
 
 #endif

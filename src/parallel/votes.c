@@ -8,7 +8,8 @@
  * then, and all ranks know it together, the table takes one small operation of its own.
  *
  *     element 0      ls_vote, plus NONFINITE
- *     elements 1-4   the replica's hash in pieces of 16 bits (watch.c); all 0: not in this step */
+ *     elements 1-4   the replica's hash in pieces of 16 bits (watch.c); all 0: not in this step
+ *     elements 5-10  the times of this rank's last step (times.c), which need not arrive exactly */
 #include "parallel/ddp.h"
 
 #include <math.h>
@@ -47,6 +48,7 @@ ls_status ls__votes_cast(ls_ddp *ddp) {
     float *mine = ddp->ballot + (size_t)ls_group_rank(ddp->group) * LS__BALLOT;
     mine[0] = (float)((int)ddp->vote + (ddp->nonfinite ? NONFINITE : 0));
     ls__watch_write(ddp, mine + 1);
+    ls__times_cast(ddp, mine);
     LS_TRY(ddp->device->table->copy(ddp->device, ddp->entries[i].slots[0], ddp->ballot,
                                     count * sizeof *ddp->ballot));
     return ls_reducer_ready(ddp->reducer, i);
@@ -98,6 +100,7 @@ ls_status ls__votes_count(ls_ddp *ddp, const ls_reducer_report *report) {
     LS_TRY(read_ballot(ddp, report));
     for (int r = 0; r < t->ranks; r++)
         count_rank(t, r, (int)ddp->ballot[(size_t)r * LS__BALLOT]);
+    ls__times_count(ddp);
     if (t->skip || t->failed)
         LS_TRY(share_reason(ddp));
     t->update = !t->skip && !t->failed && report->weight > 0;

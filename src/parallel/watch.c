@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-enum { DEFAULT_EVERY = 100, PIECES = LS__BALLOT - 1, PIECE_BITS = 16 };
+enum { DEFAULT_EVERY = 100, PIECES = LS__BALLOT_TIMES - 1, PIECE_BITS = 16 };
 
 ls_status ls__watch_create(ls_ddp *ddp, const ls_ddp_options *options) {
     if (options->no_watch)

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "reducer/fingerprint.h"
 #include "reducer/layout.h"
+#include "reducer/overlap.h"
 #include <lockstep/reducer.h>
 #include <math.h>
 #include <stdio.h>
@@ -402,6 +403,7 @@ ls_status ls_reducer_wait(ls_reducer *reducer, ls_reducer_report *report) {
         return work != LS_OK ? work : start;
     size_t unused = read_marks(reducer);
     reducer->reduced = true;
+    uint64_t end = ls__now_ns();
     if (report != NULL)
         *report = (ls_reducer_report){
             .weight = reducer->total,
@@ -409,6 +411,8 @@ ls_status ls_reducer_wait(ls_reducer *reducer, ls_reducer_report *report) {
             .buckets = reducer->report,
             .bucket_count = reducer->layout.bucket_count,
             .unused = unused,
-            .wait_ns = ls__now_ns() - begin};
+            .wait_ns = end - begin,
+            .overlap = ls__overlap_of(reducer->report, reducer->layout.bucket_count,
+                                      reducer->progress == LS_PROGRESS_THREAD, begin, end)};
     return LS_OK;
 }
