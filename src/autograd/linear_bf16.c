@@ -14,14 +14,31 @@ struct linear_bf16 {
 };
 
 static ls_status product(ls_step *step, ls_tensor *weight, bool transposed, size_t rows,
-                         const void *a, const float *bias, float *c, bool accumulate) {
+                         const void *a, const float *bias, float *c) {
     const ls__preparation how = {.dtype = LS_BF16, .transposed = transposed};
     const ls__packing packing = ls__prepared_packing(weight, &how, 0);
     const void *packed = ls__prepared_get(step, weight, &how);
     if (!packed)
         return step->status;
-    return step->device->table->product(step->device, &packing, rows, a, packed, bias, c,
-                                        accumulate);
+    return step->device->table->product(step->device, &packing, rows, a, packed, bias, c, false);
+}
+
+/* dx (+)= dy W or dy W^T, of a weight that is packed for this product alone: kept, it would be as large as
+ * forward's once more. */
+static ls_status product_back(ls_step *step, const struct linear_bf16 *l, const void *dy, float *dx,
+                              bool accumulate) {
+    const ls_tensor *weight = l->node.inputs[1];
+    const ls__preparation how = {.dtype = LS_BF16, .transposed = l->in_first};
+    const ls__packing packing = ls__prepared_packing(weight, &how, 0);
+    const ls__device_table *table = step->device->table;
+    size_t bytes = table->packed_bytes(step->device, &packing);
+    void *packed = ls__step_alloc(step, bytes);
+    if (!packed)
+        return step->status;
+    LS_TRY(table->pack(step->device, &packing, weight->data, packed));
+    LS_TRY(table->product(step->device, &packing, l->rows, dy, packed, NULL, dx, accumulate));
+    ls__step_release(step, packed, bytes);
+    return LS_OK;
 }
 
 static ls_status contribute(ls_step *step, const struct linear_bf16 *l, void *dy) {
@@ -40,7 +57,7 @@ static ls_status contribute(ls_step *step, const struct linear_bf16 *l, void *dy
         LS_TRY(
             table->outer_product(step->device, LS_BF16, l->rows, l->out, l->in, dy, l->x, to, add));
     LS_TRY(ls__tape_gradient(step, inputs[0], &to, &add));
-    return to ? product(step, inputs[1], l->in_first, l->rows, dy, NULL, to, add) : LS_OK;
+    return to ? product_back(step, l, dy, to, add) : LS_OK;
 }
 
 static ls_status linear_backward(ls_step *step, ls__node *node) {
@@ -63,7 +80,7 @@ ls_tensor *ls__linear_bf16(ls_step *step, const char *name, ls_tensor *const inp
     if (!half)
         return NULL;
     ls_status status =
-        product(step, weight, !in_first, rows, half, bias ? bias->data : NULL, y->data, false);
+        product(step, weight, !in_first, rows, half, bias ? bias->data : NULL, y->data);
     if (status != LS_OK)
         return ls__step_fail(step, status);
     if (!ls__tape_wants(step, inputs, 3))

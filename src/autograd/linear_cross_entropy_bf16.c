@@ -7,7 +7,7 @@
 
 enum { CLASS_BLOCK = 2048 };
 
-/* The weight (V, C), CLASS_BLOCK rows at a time: forward b = W^T, for dx b = W */
+/* The weight (V, C), CLASS_BLOCK rows at a time: forward b = W^T, kept; for dx b = W, not kept */
 static const ls__preparation FORWARD = {.dtype = LS_BF16, .transposed = true, .block = CLASS_BLOCK},
                              BACKWARD = {.dtype = LS_BF16, .block = CLASS_BLOCK};
 
@@ -25,23 +25,27 @@ static size_t block_columns(const struct classes *l, size_t first) {
     return l->classes - first < CLASS_BLOCK ? l->classes - first : CLASS_BLOCK;
 }
 
-static ls_status block_product(ls_step *step, const struct classes *l, const ls_tensor *weight,
-                               const ls__preparation *how, size_t first, const void *prepared,
-                               const void *a, float *c, bool accumulate) {
-    const ls__packing packing = ls__prepared_packing(weight, how, first);
-    return step->device->table->product(step->device, &packing, l->rows, a,
-                                        ls__prepared_block(step, prepared, weight, how, first),
-                                        NULL, c, accumulate);
+static ls_status block_logits(ls_step *step, const struct classes *l, const ls_tensor *weight,
+                              size_t first, const void *prepared, float *logits) {
+    const ls__packing packing = ls__prepared_packing(weight, &FORWARD, first);
+    return step->device->table->product(step->device, &packing, l->rows, l->x,
+                                        ls__prepared_block(step, prepared, weight, &FORWARD, first),
+                                        NULL, logits, false);
 }
 
-static ls_status backward_block(ls_step *step, const struct classes *l, size_t first,
-                                const void *prepared, uint16_t *d, float *dx, bool add_x, float *dw,
-                                bool add_w) {
+/* One block's share of dx and dW. `packed`: room for a block of the weight, packed for this product alone. */
+static ls_status backward_block(ls_step *step, const struct classes *l, size_t first, void *packed,
+                                uint16_t *d, float *dx, bool add_x, float *dw, bool add_w) {
     const ls__device_table *table = step->device->table;
+    const ls_tensor *weight = l->node.inputs[1];
     size_t columns = block_columns(l, first);
-    if (dx)
-        LS_TRY(block_product(step, l, l->node.inputs[1], &BACKWARD, first, prepared, d, dx,
-                             add_x || first > 0));
+    if (dx) {
+        const ls__packing packing = ls__prepared_packing(weight, &BACKWARD, first);
+        LS_TRY(table->pack(step->device, &packing, (const float *)weight->data + first * l->in,
+                           packed));
+        LS_TRY(table->product(step->device, &packing, l->rows, d, packed, NULL, dx,
+                              add_x || first > 0));
+    }
     if (dw)
         LS_TRY(table->outer_product(step->device, LS_BF16, l->rows, columns, l->in, d, l->x,
                                     dw + first * l->in, add_w));
@@ -55,7 +59,7 @@ static ls_status powers_again(ls_step *step, const struct classes *l, size_t fir
     const void *prepared = ls__prepared_get(step, weight, &FORWARD);
     if (!prepared)
         return step->status;
-    LS_TRY(block_product(step, l, weight, &FORWARD, first, prepared, l->x, logits, false));
+    LS_TRY(block_logits(step, l, weight, first, prepared, logits));
     return step->device->table->class_powers(step->device, l->rows, block_columns(l, first), first,
                                              logits, l->targets->data, NULL,
                                              l->most + first / CLASS_BLOCK * l->rows, powers);
@@ -68,8 +72,10 @@ static ls_status run_backward(ls_step *step, const struct classes *l, float dlos
     bool add_x, add_w;
     LS_TRY(ls__tape_gradient(step, x, &dx, &add_x));
     LS_TRY(ls__tape_gradient(step, weight, &dw, &add_w));
-    const void *prepared = dx ? ls__prepared_get(step, weight, &BACKWARD) : NULL;
-    if (dx && !prepared)
+    const ls__packing packing = ls__prepared_packing(weight, &BACKWARD, 0);
+    size_t bytes = step->device->table->packed_bytes(step->device, &packing);
+    void *packed = ls__step_alloc(step, bytes);
+    if (!packed)
         return step->status;
     for (size_t first = 0; first < l->classes; first += CLASS_BLOCK) {
         uint16_t *d = l->powers ? l->powers + first * l->rows : block;
@@ -78,8 +84,9 @@ static ls_status run_backward(ls_step *step, const struct classes *l, float dlos
         LS_TRY(step->device->table->class_powers_backward(
             step->device, l->rows, block_columns(l, first), first, l->targets->data, l->state,
             l->most + first / CLASS_BLOCK * l->rows, dloss, d));
-        LS_TRY(backward_block(step, l, first, prepared, d, dx, add_x, dw, add_w));
+        LS_TRY(backward_block(step, l, first, packed, d, dx, add_x, dw, add_w));
     }
+    ls__step_release(step, packed, bytes);
     return LS_OK;
 }
 
@@ -117,7 +124,7 @@ static ls_status forward(ls_step *step, struct classes *l, ls_tensor *weight, bo
     if (!logits)
         return step->status;
     for (size_t first = 0; first < l->classes; first += CLASS_BLOCK) {
-        LS_TRY(block_product(step, l, weight, &FORWARD, first, prepared, l->x, logits, false));
+        LS_TRY(block_logits(step, l, weight, first, prepared, logits));
         LS_TRY(table->class_powers(step->device, l->rows, block_columns(l, first), first, logits,
                                    l->targets->data, l->state,
                                    l->most + first / CLASS_BLOCK * l->rows,
