@@ -1,8 +1,11 @@
-/* Saving and loading parameters as safetensors. Part of liblockstep. */
+/* Saving and loading: a model as one safetensors file, and all that training goes on from as a
+ * checkpoint, which any number of ranks can load. Part of liblockstep. */
 #ifndef LOCKSTEP_CHECKPOINT_H
 #define LOCKSTEP_CHECKPOINT_H
 
+#include <lockstep/group.h>
 #include <lockstep/model.h>
+#include <lockstep/optimizer.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -16,6 +19,114 @@ LS_API ls_status ls_model_save(ls_model *model, const char *path);
 /* Reads parameters by name into the model. Names, shapes and dtypes must match both ways; the first
  * difference is named and nothing is changed. */
 LS_API ls_status ls_model_load(ls_model *model, const char *path);
+
+/* --- checkpoints of a training run (docs/checkpoints.md) ----------------------------------------------
+ *
+ * A checkpoint is a folder FOLDER/step-00001000 of safetensors files and a manifest. It appears under that name
+ * only when it is complete, on disk and read back; it names tensors, not ranks, so that any number of
+ * ranks can load it. Every rank writes its part, so FOLDER must be one that all ranks see. */
+typedef struct ls_checkpointer ls_checkpointer; /* opaque: one rank's part in saving */
+
+/* One more tensor that training goes on from, beside weights and optimizer: a hook's memory, a loss
+ * scale (a scalar has dims 0). */
+typedef struct ls_checkpoint_item {
+    const char *name; /* unique, UTF-8 */
+    ls_dtype dtype;
+    const size_t *shape;
+    size_t dims;
+    void *data; /* read in ls_checkpointer_save, written in ls_checkpointer_load */
+    /* false: equal on all ranks. true: each rank has its own. Then LS_F32 only; another number of ranks
+     * takes them over so that their sum over all ranks stays what it was */
+    bool per_rank;
+} ls_checkpoint_item;
+
+/* What the run was told: written down, and compared when it is loaded. */
+typedef struct ls_checkpoint_fact {
+    const char *name, *value; /* "--batch-size", "64"; UTF-8 */
+    bool binding;             /* another value is refused; else only told to the log */
+} ls_checkpoint_fact;
+
+/* All pointers, and what they point to, must outlive the checkpointer. Equal on all ranks, but for the
+ * data of per_rank items. */
+typedef struct ls_checkpoint_contents {
+    ls_model *model;
+    ls_optimizer *optimizer; /* NULL: none */
+    const ls_checkpoint_item *items;
+    size_t item_count;
+    const ls_checkpoint_fact *facts;
+    size_t fact_count;
+} ls_checkpoint_contents;
+
+/* Where the run stands. Data order and dropout are functions of these numbers, so they are all that is
+ * needed to go on exactly there. */
+typedef struct ls_checkpoint_progress {
+    uint64_t step;     /* updates made */
+    uint64_t epoch;    /* of the data, from 0 */
+    uint64_t position; /* samples of that epoch already used */
+    uint64_t seed;
+    size_t shards;     /* that a batch is cut into */
+    double train_loss; /* of the last update */
+    double val_loss;   /* measured after this very update; NaN: not measured */
+    double best_loss;  /* the lowest val_loss so far; NaN: none */
+} ls_checkpoint_progress;
+
+/* Zero-initialise; zero means the default. */
+typedef struct ls_checkpointer_options {
+    const char *folder; /* required; made if missing. Locked while in use */
+    size_t keep;        /* how many of the last to keep; default: all */
+    bool keep_best;     /* and the one with the lowest val_loss */
+    bool start_over;    /* remove the checkpoints that are there */
+    /* Default: ls_checkpointer_save copies this rank's part of the state, and a thread writes the copy while
+     * training goes on. true: it returns when the checkpoint is saved, and needs no memory for a copy. */
+    bool synchronous;
+    ls_log_fn log; /* differing facts; default: nowhere */
+    void *log_context;
+} ls_checkpointer_options;
+
+/* A save that ended. */
+typedef struct ls_checkpoint_outcome {
+    uint64_t step;
+    ls_status status;       /* equal on all ranks, unless one of them died */
+    char text[1024];        /* LS_OK: the checkpoint's path; else why it could not be saved */
+    uint64_t bytes;         /* of all files */
+    double copy_s, write_s; /* how long ls_checkpointer_save took, and the thread */
+} ls_checkpoint_outcome;
+
+/* Collective. Removes what killed runs left half written in the folder. Takes memory for the copy of this
+ * rank's part now, so that saving cannot fail for want of it. LS_ERR_ARGUMENT: another run uses the folder;
+ * LS_ERR_IO: the folder cannot be made or written, on all ranks. */
+LS_API ls_status ls_checkpointer_create(ls_checkpointer **checkpointer, ls_group *group,
+                                        const ls_checkpoint_contents *contents,
+                                        const ls_checkpointer_options *options);
+/* Collective. Waits for a save under way. */
+LS_API void ls_checkpointer_destroy(ls_checkpointer *checkpointer);
+/* Collective, between updates. At most one save is under way: waits for the one before. LS_OK means that it
+ * began (synchronous: ended); how it ended is told by ls_checkpointer_poll. A save that fails leaves
+ * earlier checkpoints as they are, and may be tried again. */
+LS_API ls_status ls_checkpointer_save(ls_checkpointer *checkpointer,
+                                      const ls_checkpoint_progress *progress);
+/* True, once for each save that ended. Does not wait. */
+LS_API bool ls_checkpointer_poll(ls_checkpointer *checkpointer, ls_checkpoint_outcome *outcome);
+/* Waits for the save under way; returns how the last one ended. */
+LS_API ls_status ls_checkpointer_wait(ls_checkpointer *checkpointer);
+/* Collective. Fills model, optimizer and items from the checkpoint `path`, which ls_checkpoint_find gave, and
+ * *progress. LS_ERR_ARGUMENT where a binding fact differs, LS_ERR_FORMAT where tensors do: the message names
+ * the first. After a failure what was to be filled may be half filled. */
+LS_API ls_status ls_checkpointer_load(ls_checkpointer *checkpointer, const char *path,
+                                      ls_checkpoint_progress *progress);
+
+/* Collective. The newest checkpoint in `folder` that is whole (all checksums are compared), as *path, which the
+ * caller frees, with its *progress; *path is NULL when there is none. Broken ones are told to `log`
+ * (may be NULL) and passed over. `folder` may be a checkpoint itself: then it must be whole. */
+LS_API ls_status ls_checkpoint_find(ls_group *group, const char *folder, ls_log_fn log,
+                                    void *log_context, char **path,
+                                    ls_checkpoint_progress *progress);
+
+/* How many checkpoints lie in `folder`, whole or not; 0 where there is no such folder. Any thread. */
+LS_API ls_status ls_checkpoint_count(const char *folder, size_t *count);
+
+/* Reads all of the checkpoint `path` and compares it with its manifest. LS_ERR_FORMAT, LS_ERR_IO. Any thread. */
+LS_API ls_status ls_checkpoint_verify(const char *path, ls_checkpoint_progress *progress);
 
 /* --- the file format itself --- */
 typedef struct ls_safetensors ls_safetensors; /* opaque: an open, checked file, mapped read-only */

@@ -24,6 +24,13 @@ bool ls__safetensors_bytes(const char *dtype, const size_t *shape, size_t dims, 
 ls_status ls__safetensors_parse(ls_safetensors **file, const unsigned char *bytes, size_t size,
                                 const char *name);
 
+/* The bytes of a file up to the data of these tensors, which follow in the order given: *size of them; the
+ * caller frees *header. `path` is for messages; the data of the entries is not looked at. */
+ls_status ls__safetensors_make_header(const char *path, const ls_safetensors_entry *entries,
+                                      size_t count, const char *const *keys,
+                                      const char *const *values, size_t metadata_count,
+                                      char **header, size_t *size);
+
 /* Writes `count` tensors in the order given, and `metadata_count` pairs of metadata (keys and values
  * in UTF-8). The file appears under `path` only when it is complete, on disk and read back: temporary
  * name in the same folder, fsync, check, rename, fsync of the folder. On failure the temporary file

@@ -74,10 +74,10 @@ static ls_status fill_header(json_t *root, const char *path, const ls_safetensor
     return LS_OK;
 }
 
-/* The first bytes of the file, up to the data; the caller frees *header. */
-static ls_status make_header(const char *path, const ls_safetensors_entry *entries, size_t count,
-                             const char *const *keys, const char *const *values,
-                             size_t metadata_count, char **header, size_t *size) {
+ls_status ls__safetensors_make_header(const char *path, const ls_safetensors_entry *entries,
+                                      size_t count, const char *const *keys,
+                                      const char *const *values, size_t metadata_count,
+                                      char **header, size_t *size) {
     json_t *root = json_object();
     ls_status status = fill_header(root, path, entries, count, keys, values, metadata_count);
     char *text = status == LS_OK ? json_dumps(root, JSON_COMPACT) : NULL;
@@ -221,8 +221,8 @@ ls_status ls__safetensors_write(const char *path, const ls_safetensors_entry *en
     int folder = -1, fd = -1;
     bool renamed = false;
     ls_status status;
-    LS_TRY_OUT(
-        make_header(path, entries, count, keys, values, metadata_count, &header, &header_size));
+    LS_TRY_OUT(ls__safetensors_make_header(path, entries, count, keys, values, metadata_count,
+                                           &header, &header_size));
     LS_TRY_OUT(open_folder(path, &folder));
     LS_TRY_OUT(create_temporary(path, &temporary, &fd));
     LS_TRY_OUT(write_temporary(fd, temporary, path, header, header_size, entries, count));

@@ -15,7 +15,9 @@
 /* What the command line says, with defaults filled in. Equal on all ranks. */
 typedef struct ls__train_settings {
     const char *model, *data, *out, *trace;
-    int64_t ranks; /* 0: not given */
+    const char *checkpoint_dir, *resume; /* NULL: not given */
+    int64_t checkpoint_every, keep;      /* 0: not given */
+    int64_t ranks;                       /* 0: not given */
     int64_t epochs, steps, batch_size, shards, threads, seed, eval_every, warmup, trace_steps,
         watch;
     int optimizer; /* ls_optimizer_kind */
@@ -27,6 +29,7 @@ typedef struct ls__train_settings {
     double rate, min_rate, momentum, beta1, beta2, epsilon, weight_decay, clip;
     int format; /* 0 text, 1 json */
     bool nesterov, decay_all, overwrite, profile, recompute, transport_given;
+    bool keep_best, sync_checkpoints;
     bool epochs_given, steps_given, momentum_given;
 } ls__train_settings;
 
@@ -37,11 +40,13 @@ bool ls__train_parse(int argc, char **argv, ls__train_settings *settings, int *c
 typedef struct ls__progress_line ls__progress_line; /* train_progress.c */
 typedef struct ls__train_output ls__train_output;   /* train_output.c */
 typedef struct ls__trace ls__trace;                 /* train_trace.c */
+typedef struct ls__checkpoints ls__checkpoints;     /* train_checkpoint.c */
 
 typedef struct ls__train_result {
     double train_loss, val_loss, val_accuracy;
     uint64_t steps, epochs, skipped_steps;
     double train_seconds, samples_per_s; /* tokens for text */
+    bool stopped;                        /* on request, before the last step */
 } ls__train_result;
 
 typedef struct ls__train {
@@ -65,11 +70,13 @@ typedef struct ls__train {
     ls_step *step;
     ls_schedule schedule;
     uint64_t total_steps, batches_per_epoch;
-    ls__train_output *output;    /* rank 0 with --out */
-    ls__progress_line *progress; /* rank 0 */
-    ls__trace *trace;            /* with --trace */
-    ls__profile_report *profile; /* with --profile */
-    double optimizer_bytes;      /* ls__profile_optimizer_bytes */
+    uint64_t first_step;          /* updates already in the checkpoint that this run goes on from */
+    ls__checkpoints *checkpoints; /* with --checkpoint-every, --checkpoint-dir or --resume */
+    ls__train_output *output;     /* rank 0 with --out */
+    ls__progress_line *progress;  /* rank 0 */
+    ls__trace *trace;             /* with --trace */
+    ls__profile_report *profile;  /* with --profile */
+    double optimizer_bytes;       /* ls__profile_optimizer_bytes */
     int skips_in_a_row;
     ls__train_result result;
 } ls__train;
@@ -95,9 +102,39 @@ ls_status ls__train_agree_data(const ls__train *train);
  * bit for every number of ranks. Collective. */
 ls_status ls__train_evaluate(ls__train *train, double *loss, double *accuracy);
 
+/* --- checkpoints --- */
+/* Whether these settings ask for any. */
+bool ls__checkpoints_wanted(const ls__train_settings *settings);
+/* Before any rank starts: would a run from the beginning meet checkpoints of an earlier one? */
+ls_status ls__checkpoints_check(const ls__train_settings *settings);
+/* Collective. Finds what --resume asks for. */
+ls_status ls__checkpoints_find(ls__train *train);
+/* Shards of the run that is gone on from; 0: none. */
+size_t ls__checkpoints_shards(const ls__train *train);
+/* Collective, when model and optimizer are there: takes the folder, and loads what was found. */
+ls_status ls__checkpoints_open(ls__train *train);
+/* Collective, after each update and its evaluation: saves when it is time. *stop: a rank was asked to end
+ * (SIGTERM, SIGUSR1), so all save and end here. */
+struct ls__step_record;
+ls_status ls__checkpoints_step(ls__train *train, const struct ls__step_record *record,
+                               const ls_batch *batch, bool *stop);
+/* Waits for the save under way. LS_ERR_IO when any save of this run has failed. */
+ls_status ls__checkpoints_finish(ls__train *train);
+void ls__checkpoints_close(ls__checkpoints *checkpoints);
+
+/* --- a request to stop (train_stop.c) --- */
+/* Before any other thread is made: SIGTERM and SIGUSR1 no longer end the process, once it is armed. */
+ls_status ls__stop_watch(void);
+void ls__stop_arm(void);
+int ls__stop_asked(void); /* the signal's number, or 0 */
+void ls__stop_end(void);
+
 /* --- the output folder, rank 0 --- */
-ls_status ls__output_check(const char *folder, bool overwrite);
-ls_status ls__output_open(ls__train_output **output, const char *folder, bool overwrite);
+ls_status ls__output_check(const ls__train_settings *settings);
+/* `first_step`: the run goes on behind this step (0: from the beginning); what metrics.jsonl says of later
+ * ones is removed. */
+ls_status ls__output_open(ls__train_output **output, const ls__train_settings *settings,
+                          uint64_t first_step);
 typedef struct ls__step_record {
     uint64_t step, epoch; /* step counts from 1 */
     double loss, rate, norm, samples, milliseconds, wait_milliseconds;

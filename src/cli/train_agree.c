@@ -42,6 +42,10 @@ static void describe(settings_text *t, const ls__train *train) {
     add(t, "the type computed in (--dtype)=%s\n", ls__cli_dtype_name(train->dtype));
     add(t, "--epochs=%" PRId64 "\n--steps=%" PRId64 "\n", s->epochs, s->steps);
     add(t, "--eval-every=%" PRId64 "\n", s->eval_every);
+    add(t, "--checkpoint-every=%" PRId64 "\n--keep-best=%d\n", s->checkpoint_every, s->keep_best);
+    add(t, "--checkpoint-dir=%s\n", ls__checkpoints_wanted(s) ? "given" : "absent");
+    add(t, "--sync-checkpoints=%d\n--resume=%.200s\n", s->sync_checkpoints,
+        s->resume ? s->resume : "absent");
     add(t, "--optimizer=%d\n", s->optimizer);
     add_real(t, "--lr", s->rate);
     add_real(t, "--min-lr", s->min_rate);

@@ -14,7 +14,8 @@ void ls__train_wrap(ls__train *train, void *input, int32_t *target, size_t count
     *y = ls_tensor_wrap(train->step, target, LS_I32, shape, train->tokens ? 2 : 1);
 }
 
-static ls_status run_shard(ls__train *train, const ls_shard *shard, uint64_t step) {
+/* `nth`: of the steps that this process makes, from 1; for the trace. */
+static ls_status run_shard(ls__train *train, const ls_shard *shard, uint64_t nth) {
     if (shard->count == 0)
         return ls_ddp_skip(train->ddp);
     uint64_t begin = ls__now_ns();
@@ -30,8 +31,8 @@ static ls_status run_shard(ls__train *train, const ls_shard *shard, uint64_t ste
     LS_TRY(ls_step_status(train->step));
     uint64_t middle = ls__now_ns();
     LS_TRY(ls_ddp_backward(train->ddp, train->step, loss));
-    ls__trace_span(train->trace, step, "forward", begin, middle);
-    ls__trace_span(train->trace, step, "backward", middle, ls__now_ns());
+    ls__trace_span(train->trace, nth, "forward", begin, middle);
+    ls__trace_span(train->trace, nth, "backward", middle, ls__now_ns());
     return LS_OK;
 }
 
@@ -62,11 +63,12 @@ static ls_status update(ls__train *train, ls__step_record *record) {
 /* One update; fills `record`. */
 static ls_status run_step(ls__train *train, const ls_batch *batch, ls__step_record *record) {
     size_t first, count;
+    uint64_t nth = record->step - train->first_step;
     ls_ddp_shards(train->ddp, &first, &count);
     record->rate = ls_schedule_rate(&train->schedule, batch->step);
     LS_TRY(ls_ddp_begin(train->ddp, batch->weight));
     for (size_t s = 0; s < count; s++)
-        LS_TRY(run_shard(train, &batch->shards[s], record->step));
+        LS_TRY(run_shard(train, &batch->shards[s], nth));
     ls_reducer_report report;
     LS_TRY(ls_ddp_wait(train->ddp, &report));
     ls__profile_add(train->step->profile, "wait for ranks", LS__PASS_UPDATE, 0, 0);
@@ -74,8 +76,8 @@ static ls_status run_step(ls__train *train, const ls_batch *batch, ls__step_reco
     LS_TRY(update(train, record));
     uint64_t end = ls__now_ns();
     ls__profile_add(train->step->profile, "optimizer", LS__PASS_UPDATE, 0, train->optimizer_bytes);
-    ls__trace_span(train->trace, record->step, "optimizer", reduced, end);
-    ls__trace_report(train->trace, record->step, &report);
+    ls__trace_span(train->trace, nth, "optimizer", reduced, end);
+    ls__trace_report(train->trace, nth, &report);
     record->loss = ls_ddp_loss(train->ddp);
     record->samples = report.weight;
     record->wait_milliseconds = (double)report.wait_ns / 1e6;
@@ -90,10 +92,21 @@ static bool evaluates_after(const ls__train *train, const ls_batch *batch, uint6
     return batch->last_of_epoch;
 }
 
+static ls_status evaluate(ls__train *train, double *loss, double *accuracy) {
+    LS_TRY(ls_ddp_verify(train->ddp));
+    LS_TRY(ls_job_set_phase(train->job, "evaluation", LS__TRAIN_PATIENCE_S));
+    LS_TRY(ls__train_evaluate(train, loss, accuracy));
+    return ls_job_set_phase(train->job, NULL, 0);
+}
+
 ls_status ls__train_loop(ls__train *train) {
     ls__train_result *result = &train->result;
     double samples = 0;
-    for (uint64_t step = 1; step <= train->total_steps; step++) {
+    /* A run that was killed between its last checkpoint and its end has nothing left to train. */
+    if (train->first_step == train->total_steps)
+        LS_TRY(evaluate(train, &result->val_loss, &result->val_accuracy));
+    for (uint64_t step = train->first_step + 1; step <= train->total_steps && !result->stopped;
+         step++) {
         uint64_t begin = ls__now_ns();
         const ls_batch *batch;
         ls__profile_mark(train->step->profile);
@@ -104,14 +117,11 @@ ls_status ls__train_loop(ls__train *train) {
         record.milliseconds = (double)(ls__now_ns() - begin) / 1e6;
         if (train->profile)
             ls__profile_report_step(train->profile, ls__now_ns() - begin,
-                                    step == 1 && train->total_steps > 1);
+                                    step == train->first_step + 1 && step < train->total_steps);
         result->train_seconds += record.milliseconds / 1e3;
         samples += record.samples;
         if (evaluates_after(train, batch, step)) {
-            LS_TRY(ls_ddp_verify(train->ddp));
-            LS_TRY(ls_job_set_phase(train->job, "evaluation", LS__TRAIN_PATIENCE_S));
-            LS_TRY(ls__train_evaluate(train, &record.val_loss, &record.val_accuracy));
-            LS_TRY(ls_job_set_phase(train->job, NULL, 0));
+            LS_TRY(evaluate(train, &record.val_loss, &record.val_accuracy));
             record.evaluated = true;
             result->val_loss = record.val_loss;
             result->val_accuracy = record.val_accuracy;
@@ -123,7 +133,10 @@ ls_status ls__train_loop(ls__train *train) {
             LS_TRY(ls__output_step(train->output, train, &record));
         if (train->progress)
             ls__progress_step(train->progress, train, &record);
+        if (train->checkpoints)
+            LS_TRY(ls__checkpoints_step(train, &record, batch, &result->stopped));
     }
-    result->samples_per_s = samples / result->train_seconds;
+    if (result->train_seconds > 0)
+        result->samples_per_s = samples / result->train_seconds;
     return LS_OK;
 }

@@ -81,7 +81,8 @@ static void remove_leftovers(const char *folder) {
     closedir(entries);
 }
 
-ls_status ls__output_check(const char *folder, bool overwrite) {
+ls_status ls__output_check(const ls__train_settings *settings) {
+    const char *folder = settings->out;
     int lock;
     LS_TRY(make_folder(folder));
     LS_TRY(lock_folder(folder, &lock));
@@ -92,7 +93,8 @@ ls_status ls__output_check(const char *folder, bool overwrite) {
     char *summary = join(folder, "summary.json");
     bool complete = summary && access(summary, F_OK) == 0;
     free(summary);
-    if (complete && !overwrite)
+    /* One that goes on makes the result again. */
+    if (complete && !settings->overwrite && !settings->resume)
         return ls__fail(LS_ERR_ARGUMENT,
                         "--out %s: holds a complete run (summary.json); choose another folder or "
                         "give --overwrite",
@@ -100,8 +102,40 @@ ls_status ls__output_check(const char *folder, bool overwrite) {
     return LS_OK;
 }
 
-ls_status ls__output_open(ls__train_output **out, const char *folder, bool overwrite) {
-    LS_TRY(ls__output_check(folder, overwrite));
+/* The length of what metrics.jsonl says of steps up to `last`: whole lines, in order. */
+static long metrics_length(const char *path, uint64_t last) {
+    FILE *file = fopen(path, "re");
+    char *line = NULL;
+    size_t room = 0;
+    long length = 0;
+    for (ssize_t n; file && (n = getline(&line, &room, file)) > 0; length += n) {
+        json_t *object = line[n - 1] == '\n' ? json_loads(line, 0, NULL) : NULL;
+        json_int_t step = json_integer_value(json_object_get(object, "step"));
+        json_decref(object);
+        if (step < 1 || (uint64_t)step > last)
+            break;
+    }
+    free(line);
+    if (file)
+        fclose(file);
+    return length;
+}
+
+static ls_status open_metrics(ls__train_output *o, uint64_t first_step) {
+    long length = first_step > 0 ? metrics_length(o->metrics_path, first_step) : 0;
+    int fd = open(o->metrics_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (fd >= 0 && ftruncate(fd, length) == 0 && (o->metrics = fdopen(fd, "a")))
+        return LS_OK;
+    ls_status status = ls__fail_errno(LS_ERR_IO, errno, "%s: cannot write", o->metrics_path);
+    if (fd >= 0)
+        close(fd);
+    return status;
+}
+
+ls_status ls__output_open(ls__train_output **out, const ls__train_settings *settings,
+                          uint64_t first_step) {
+    const char *folder = settings->out;
+    LS_TRY(ls__output_check(settings));
     ls__train_output *o = calloc(1, sizeof *o);
     if (!o)
         return ls__fail(LS_ERR_MEMORY, "--out %s: out of memory", folder);
@@ -120,8 +154,8 @@ ls_status ls__output_open(ls__train_output **out, const char *folder, bool overw
     /* From here on the folder is no complete run until this one is. */
     if (status == LS_OK && unlink(o->summary_path) != 0 && errno != ENOENT)
         status = ls__fail_errno(LS_ERR_IO, errno, "%s: cannot replace", o->summary_path);
-    if (status == LS_OK && !(o->metrics = fopen(o->metrics_path, "we")))
-        status = ls__fail_errno(LS_ERR_IO, errno, "%s: cannot write", o->metrics_path);
+    if (status == LS_OK)
+        status = open_metrics(o, first_step);
     if (status != LS_OK) {
         ls__output_close(o);
         return status;

@@ -71,8 +71,9 @@ void ls__progress_step(ls__progress_line *p, const ls__train *train, const ls__s
         return;
     }
     char left[32];
-    time_left(p->busy_ms / 1e3 / (double)r->step * (double)(train->total_steps - r->step), left,
-              sizeof left);
+    time_left(p->busy_ms / 1e3 / (double)(r->step - train->first_step) *
+                  (double)(train->total_steps - r->step),
+              left, sizeof left);
     const char *clear = p->terminal ? "\r\033[K" : "";
     fprintf(stderr, "%sepoch %llu  step %llu/%llu  loss %.4f  lr %.2e  %.0f %s/s  %s%s", clear,
             (unsigned long long)r->epoch, (unsigned long long)r->step,

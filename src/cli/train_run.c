@@ -76,13 +76,23 @@ ls_status ls__train_check(const ls__train_settings *s) {
     ls_dataset *dataset;
     LS_TRY(open_data(s, &dataset));
     ls_dataset_close(dataset);
-    return s->out ? ls__output_check(s->out, s->overwrite) : LS_OK;
+    if (s->out)
+        LS_TRY(ls__output_check(s));
+    return ls__checkpoints_check(s);
 }
 
 static void log_line(void *context, ls_log_level level, const char *line) {
     (void)context;
     (void)level;
     fprintf(stderr, "lockstep train: %s\n", line);
+}
+
+/* Without --shards a run that goes on keeps the shards it had, where every rank still gets one. */
+static void choose_shards(ls__train *t) {
+    size_t saved = ls__checkpoints_shards(t);
+    t->shards = saved >= (size_t)t->ranks ? saved : (size_t)t->ranks;
+    if (t->settings->shards)
+        t->shards = (size_t)t->settings->shards;
 }
 
 static ls_status join_job(ls__train *t) {
@@ -99,7 +109,8 @@ static ls_status join_job(ls__train *t) {
         return ls__fail(LS_ERR_ARGUMENT,
                         "--ranks %lld inside of a job of WORLD_SIZE %d; leave it out",
                         (long long)s->ranks, t->ranks);
-    t->shards = s->shards ? (size_t)s->shards : (size_t)t->ranks;
+    LS_TRY(ls__checkpoints_find(t));
+    choose_shards(t);
     if (t->shards < (size_t)t->ranks)
         return ls__fail(LS_ERR_ARGUMENT, "--shards %zu is smaller than the job's %d ranks",
                         t->shards, t->ranks);
@@ -150,8 +161,10 @@ static ls_status start_loader(ls__train *t) {
     t->speed = t->tokens ? "tokens_per_s" : "samples_per_s";
     t->accuracy = t->tokens ? "val_accuracy" : "test_accuracy";
     t->sample_dims = ls_dataset_sample_shape(t->dataset, t->sample_shape);
-    ls_loader_options options = {
-        .seed = (uint64_t)s->seed, .batch_size = (size_t)s->batch_size, .shards = t->shards};
+    ls_loader_options options = {.seed = (uint64_t)s->seed,
+                                 .batch_size = (size_t)s->batch_size,
+                                 .shards = t->shards,
+                                 .first_step = t->first_step};
     ls_ddp_shards(t->ddp, &options.first_shard, &options.shard_count);
     LS_TRY(ls_loader_create(&t->loader, t->dataset, &options));
     t->batches_per_epoch = ls_loader_batches_per_epoch(t->loader);
@@ -181,6 +194,8 @@ static ls_status finish_profile(const ls__train *t) {
 
 static ls_status run(ls__train *t) {
     const ls__train_settings *s = t->settings;
+    if (ls__checkpoints_wanted(s))
+        LS_TRY(ls__stop_watch());
     LS_TRY(join_job(t));
     LS_TRY(ls_job_set_phase(t->job, "reading data", LS__TRAIN_PATIENCE_S));
     LS_TRY(open_data(s, &t->dataset));
@@ -188,26 +203,29 @@ static ls_status run(ls__train *t) {
     LS_TRY(ls__train_agree_data(t));
     LS_TRY(create_model(t));
     LS_TRY(start_loader(t));
+    LS_TRY(ls__checkpoints_open(t));
     if (s->trace)
         LS_TRY(ls__trace_open(&t->trace, (uint64_t)s->trace_steps, t->rank == 0 ? s->trace : NULL));
     if (t->rank == 0) {
         if (s->out)
-            LS_TRY(ls__output_open(&t->output, s->out, s->overwrite));
+            LS_TRY(ls__output_open(&t->output, s, t->first_step));
         LS_TRY(ls__progress_open(&t->progress, t));
     }
     LS_TRY(ls__train_loop(t));
     LS_TRY(ls_job_set_phase(t->job, "saving", t->rank == 0 ? LS__TRAIN_PATIENCE_S : 0));
-    if (t->output)
+    ls_status saved = ls__checkpoints_finish(t);
+    if (t->output && !t->result.stopped)
         LS_TRY(ls__output_finish(t->output, t));
     /* A timeline that cannot be written does not cost the model. */
     if (t->trace)
         LS_TRY(ls__trace_write(t->trace, t->world, s->trace));
-    if (t->progress)
+    if (t->progress && !t->result.stopped)
         ls__progress_finish(t->progress, t);
     if (t->profile && t->rank == 0)
         LS_TRY(finish_profile(t));
     /* No rank ends well before the result is saved. */
-    return ls_barrier(t->world);
+    LS_TRY(ls_barrier(t->world));
+    return saved == LS_OK ? LS_OK : ls__checkpoints_finish(t);
 }
 
 ls_status ls__train_run(const ls__train_settings *settings) {
@@ -215,10 +233,12 @@ ls_status ls__train_run(const ls__train_settings *settings) {
     ls_status status = run(&train);
     char text[1024]; /* taking things down may fail as well; the first error counts */
     snprintf(text, sizeof text, "%s", ls_error_text());
+    ls__stop_end();
     ls__trace_close(train.trace);
     ls__progress_close(train.progress);
     ls__output_close(train.output);
     ls_loader_destroy(train.loader);
+    ls__checkpoints_close(train.checkpoints);
     ls_step_destroy(train.step);
     free(train.profile);
     ls_optimizer_destroy(train.optimizer);

@@ -113,6 +113,42 @@ static const ls__option options[] = {
      .max = INT64_MAX,
      .fallback = "each epoch",
      .help = "evaluate every N steps; the end is always evaluated"},
+    {.group = "Checkpoints (docs/checkpoints.md)",
+     .name = "checkpoint-every",
+     .placeholder = "N",
+     .kind = LS__OPTION_INTEGER,
+     .at = offsetof(ls__train_settings, checkpoint_every),
+     .min = 1,
+     .max = INT64_MAX,
+     .fallback = "only when stopped",
+     .help = "save every N steps"},
+    {.name = "checkpoint-dir",
+     .placeholder = "DIR",
+     .kind = LS__OPTION_TEXT,
+     .at = offsetof(ls__train_settings, checkpoint_dir),
+     .fallback = "checkpoints in --out",
+     .help = "where to save: DIR/step-00001000; all ranks have to see it"},
+    {.name = "keep",
+     .placeholder = "K",
+     .kind = LS__OPTION_INTEGER,
+     .at = offsetof(ls__train_settings, keep),
+     .min = 1,
+     .max = INT32_MAX,
+     .fallback = "all",
+     .help = "keep the last K checkpoints"},
+    {.name = "keep-best",
+     .kind = LS__OPTION_FLAG,
+     .at = offsetof(ls__train_settings, keep_best),
+     .help = "save at every new lowest val_loss as well, and keep that one"},
+    {.name = "sync-checkpoints",
+     .kind = LS__OPTION_FLAG,
+     .at = offsetof(ls__train_settings, sync_checkpoints),
+     .help = "training waits for each save; needs no memory for a copy of the state"},
+    {.name = "resume",
+     .placeholder = "auto|PATH",
+     .kind = LS__OPTION_TEXT,
+     .at = offsetof(ls__train_settings, resume),
+     .help = "go on from the newest whole checkpoint, if there is one; or from this one"},
     {.group = "Optimizer",
      .name = "optimizer",
      .placeholder = "O",
@@ -278,6 +314,18 @@ static int check_together(const ls__train_settings *s) {
         return ls__usage_error(
             &command, "--shards %lld is smaller than --ranks %lld: every rank needs a shard",
             (long long)s->shards, (long long)s->ranks);
+    if ((s->checkpoint_every || s->resume) && !s->checkpoint_dir && !s->out)
+        return ls__usage_error(&command, "--%s wants --out or --checkpoint-dir",
+                               s->resume ? "resume" : "checkpoint-every");
+    if ((s->keep || s->keep_best || s->sync_checkpoints) && !ls__checkpoints_wanted(s))
+        return ls__usage_error(&command,
+                               "--%s wants --checkpoint-every, --checkpoint-dir or "
+                               "--resume",
+                               s->keep        ? "keep"
+                               : s->keep_best ? "keep-best"
+                                              : "sync-checkpoints");
+    if (s->resume && s->overwrite)
+        return ls__usage_error(&command, "--resume and --overwrite contradict each other");
     if (s->epochs_given && s->steps_given)
         return ls__usage_error(&command, "--epochs and --steps contradict each other; give one");
     if ((s->momentum_given || s->nesterov) && s->optimizer != LS_SGD)

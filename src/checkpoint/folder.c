@@ -1,0 +1,258 @@
+#include "checkpoint/folder.h"
+
+#include "base/clock.h"
+#include "base/error.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char PREFIX[] = "step-", HIDDEN[] = ".step-";
+
+/* --- the lock ------------------------------------------------------------------------------------- */
+
+/* A run that was killed while it saved holds its lock until the disk has answered. */
+enum { LOCK_PATIENCE_S = 30 };
+
+/* mkdir -p */
+static ls_status make_folder(const char *folder) {
+    char *path = strdup(folder);
+    if (!path)
+        return ls__fail(LS_ERR_MEMORY, "%s: out of memory", folder);
+    ls_status status = LS_OK;
+    for (char *end = path; status == LS_OK && *end;) {
+        end += strspn(end, "/");
+        end += strcspn(end, "/");
+        char kept = *end;
+        *end = '\0';
+        if (*path && mkdir(path, 0777) != 0 && errno != EEXIST)
+            status = ls__fail_errno(LS_ERR_IO, errno, "%s: cannot make the folder", folder);
+        *end = kept;
+    }
+    free(path);
+    return status;
+}
+
+ls_status ls__folder_lock(const char *folder, int *fd) {
+    const struct timespec pause = {.tv_nsec = 20000000};
+    uint64_t deadline = ls__deadline_ns(LOCK_PATIENCE_S);
+    *fd = -1;
+    LS_TRY(make_folder(folder));
+    *fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*fd < 0)
+        return ls__fail_errno(LS_ERR_IO, errno, "%s: cannot open the folder", folder);
+    while (flock(*fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        if (ls__now_ns() >= deadline) {
+            close(*fd);
+            *fd = -1;
+            return ls__fail(LS_ERR_ARGUMENT,
+                            "%s: another run keeps its checkpoints there; choose another folder",
+                            folder);
+        }
+        nanosleep(&pause, NULL);
+    }
+    return LS_OK;
+}
+
+/* --- names ---------------------------------------------------------------------------------------- */
+
+char *ls__folder_step_path(const char *folder, uint64_t step) {
+    char *path;
+    if (asprintf(&path, "%s/%s%08" PRIu64, folder, PREFIX, step) >= 0)
+        return path;
+    ls__error_set("%s: no memory for the name of a checkpoint", folder);
+    return NULL;
+}
+
+/* step-00000010, and nothing else that means 10: as it is written. */
+static bool parse_step(const char *name, uint64_t *step) {
+    const char *digits = name + sizeof PREFIX - 1;
+    if (strncmp(name, PREFIX, sizeof PREFIX - 1) != 0 || strlen(digits) < 8 ||
+        strlen(digits) > 19 || strspn(digits, "0123456789") != strlen(digits))
+        return false;
+    *step = strtoull(digits, NULL, 10);
+    char again[32];
+    snprintf(again, sizeof again, "%08" PRIu64, *step);
+    return strcmp(again, digits) == 0;
+}
+
+static int compare_steps(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+ls_status ls__folder_steps(const char *folder, uint64_t **steps, size_t *count) {
+    size_t room = 0;
+    *steps = NULL;
+    *count = 0;
+    DIR *entries = opendir(folder);
+    if (!entries && errno == ENOENT)
+        return LS_OK;
+    if (!entries)
+        return ls__fail_errno(LS_ERR_IO, errno, "%s: cannot look into the folder", folder);
+    ls_status status = LS_OK;
+    for (struct dirent *entry; status == LS_OK && (entry = readdir(entries));) {
+        uint64_t step;
+        if (!parse_step(entry->d_name, &step))
+            continue;
+        if (*count == room) {
+            room = room ? 2 * room : 16;
+            uint64_t *more = realloc(*steps, room * sizeof *more);
+            if (!more) {
+                status = ls__fail(LS_ERR_MEMORY, "%s: no memory for its list", folder);
+                break;
+            }
+            *steps = more;
+        }
+        (*steps)[(*count)++] = step;
+    }
+    closedir(entries);
+    if (status != LS_OK) {
+        free(*steps);
+        *steps = NULL;
+        *count = 0;
+        return status;
+    }
+    if (*count > 0)
+        qsort(*steps, *count, sizeof **steps, compare_steps);
+    return LS_OK;
+}
+
+/* FOLDER/.step-N.TOKEN */
+static char *hidden_path(const char *folder, const char *step) {
+    unsigned char random[6];
+    char *path = NULL;
+    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
+        memset(random, (int)getpid(), sizeof random);
+    if (asprintf(&path, "%s/.%s.%02x%02x%02x%02x%02x%02x", folder, step, random[0], random[1],
+                 random[2], random[3], random[4], random[5]) < 0)
+        return NULL;
+    return path;
+}
+
+/* --- removing ------------------------------------------------------------------------------------- */
+
+/* A checkpoint holds plain files only; what else is in there stays, and so does the folder. */
+static void remove_tree(const char *path) {
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *entries = fd >= 0 ? fdopendir(fd) : NULL;
+    if (!entries) {
+        if (fd >= 0)
+            close(fd);
+        unlink(path); /* a link */
+        return;
+    }
+    for (struct dirent *entry; (entry = readdir(entries));)
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            unlinkat(dirfd(entries), entry->d_name, 0);
+    closedir(entries);
+    rmdir(path);
+}
+
+void ls__folder_remove(const char *folder, const char *path) {
+    const char *name = strrchr(path, '/') + 1;
+    char *hidden = name[0] == '.' ? NULL : hidden_path(folder, name);
+    if (hidden && rename(path, hidden) == 0)
+        remove_tree(hidden);
+    else
+        remove_tree(path);
+    free(hidden);
+}
+
+void ls__folder_empty(const char *folder) {
+    uint64_t *steps;
+    size_t count;
+    if (ls__folder_steps(folder, &steps, &count) != LS_OK)
+        return;
+    while (count > 0) {
+        char *path = ls__folder_step_path(folder, steps[--count]);
+        if (path)
+            ls__folder_remove(folder, path);
+        free(path);
+    }
+    free(steps);
+}
+
+void ls__folder_clean(const char *folder) {
+    DIR *entries = opendir(folder);
+    if (!entries)
+        return;
+    for (struct dirent *entry; (entry = readdir(entries));) {
+        char *path = NULL;
+        if (strncmp(entry->d_name, HIDDEN, sizeof HIDDEN - 1) == 0 &&
+            asprintf(&path, "%s/%s", folder, entry->d_name) >= 0) {
+            remove_tree(path);
+            free(path);
+        }
+    }
+    closedir(entries);
+}
+
+/* --- making --------------------------------------------------------------------------------------- */
+
+ls_status ls__folder_sync(const char *path) {
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return ls__fail_errno(LS_ERR_IO, errno, "%s: cannot open the folder", path);
+    ls_status status = LS_OK;
+    if (fsync(fd) != 0 && errno != EINVAL)
+        status = ls__fail_errno(LS_ERR_IO, errno, "%s: cannot bring the folder to the disk", path);
+    close(fd);
+    return status;
+}
+
+ls_status ls__folder_begin(const char *folder, uint64_t step, char **path) {
+    char name[48];
+    snprintf(name, sizeof name, "%s%08" PRIu64, PREFIX, step);
+    *path = hidden_path(folder, name);
+    if (!*path)
+        return ls__fail(LS_ERR_MEMORY, "%s: no memory for the name of a checkpoint", folder);
+    if (mkdir(*path, 0777) == 0)
+        return LS_OK;
+    ls_status status = ls__fail_errno(LS_ERR_IO, errno, "%s: cannot make the folder", *path);
+    free(*path);
+    *path = NULL;
+    return status;
+}
+
+ls_status ls__folder_publish(const char *folder, uint64_t step, const char *path) {
+    char *name = ls__folder_step_path(folder, step);
+    if (!name)
+        return LS_ERR_MEMORY;
+    ls_status status = ls__folder_sync(path);
+    if (status == LS_OK && rename(path, name) != 0) {
+        int error = errno;
+        /* One of that name is there, of a run that was taken back to an earlier step. */
+        if (error == ENOTEMPTY || error == EEXIST) {
+            ls__folder_remove(folder, name);
+            error = rename(path, name) == 0 ? 0 : errno;
+        }
+        if (error != 0)
+            status = ls__fail_errno(LS_ERR_IO, error, "%s: cannot take its name", name);
+    }
+    if (status == LS_OK)
+        status = ls__folder_sync(folder);
+    free(name);
+    return status;
+}
+
+void ls__folder_link(const char *folder, const char *name, uint64_t step) {
+    char target[48], *path = NULL;
+    snprintf(target, sizeof target, "%s%08" PRIu64, PREFIX, step);
+    char *hidden = hidden_path(folder, target); /* so that a leftover is removed as such */
+    if (hidden && asprintf(&path, "%s/%s", folder, name) >= 0) {
+        if (symlink(target, hidden) == 0 && rename(hidden, path) != 0)
+            unlink(hidden);
+        free(path);
+    }
+    free(hidden);
+}

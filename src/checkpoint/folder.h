@@ -1,0 +1,39 @@
+/* The folder that checkpoints lie in: names, what is there, making, publishing and removing. On a full or
+ * failing disk, and whoever is killed when, a name step-N is a whole checkpoint or is not there.
+ *
+ *     step-00001000/              a checkpoint
+ *     .step-00001000.TOKEN/       one that is being written, or removed: leftovers of the dead are removed
+ *     latest -> step-00001000     a link to the newest, best to the one of the lowest val_loss; for people,
+ *                                 nothing here reads them */
+#ifndef LS_CHECKPOINT_FOLDER_H
+#define LS_CHECKPOINT_FOLDER_H
+
+#include <lockstep/checkpoint.h>
+#include <stdint.h>
+
+/* Makes the folder where it is missing, and locks it until the descriptor is closed, or the process is gone. Where a
+ * file system knows no locks, two runs in one folder go unnoticed. */
+ls_status ls__folder_lock(const char *folder, int *fd);
+/* What killed runs left. With the lock. */
+void ls__folder_clean(const char *folder);
+
+/* Removes all checkpoints, the newest first. With the lock. */
+void ls__folder_empty(const char *folder);
+
+/* The steps of all that is called step-N, in rising order; the caller frees *steps. A missing folder has none. */
+ls_status ls__folder_steps(const char *folder, uint64_t **steps, size_t *count);
+/* FOLDER/step-N; the caller frees it. NULL: no memory, and the error is set. */
+char *ls__folder_step_path(const char *folder, uint64_t step);
+
+/* Makes the empty folder that the checkpoint of `step` is written in; *path is the caller's. */
+ls_status ls__folder_begin(const char *folder, uint64_t step, char **path);
+/* Brings `path`, with all its names, to the disk and gives it its name. An older one of that name is replaced. */
+ls_status ls__folder_publish(const char *folder, uint64_t step, const char *path);
+/* Removes a checkpoint, or a half one. Its name is gone first. */
+void ls__folder_remove(const char *folder, const char *path);
+/* Points the link `name` to the checkpoint of `step`. A file system without links goes without. */
+void ls__folder_link(const char *folder, const char *name, uint64_t step);
+/* fsync of a folder, which some file systems do not know. */
+ls_status ls__folder_sync(const char *path);
+
+#endif
