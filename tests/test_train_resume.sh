@@ -29,7 +29,7 @@ refused() {
   [ $code = "$want" ] || fail "$*: exit $code, want $want"
   grep -q -- "$pattern" "$1.log" || { fail "$*: message lacks '$pattern'"; cat "$1.log"; }
 }
-steps_of() { grep -o '"step":[0-9]*' "$1/metrics.jsonl" | cut -d: -f2 | tr '\n' ' '; }
+steps_of() { grep -o '^{"step":[0-9]*' "$1/metrics.jsonl" | cut -d: -f2 | tr '\n' ' '; }
 val_loss() { grep -o '"val_loss":[0-9.]*' "$1/summary.json" | cut -d: -f2; }
 
 # same NAME STEP RANKS...: $name-whole was never interrupted; $name-half was saved at 4 ranks
