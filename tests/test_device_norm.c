@@ -153,10 +153,12 @@ static void test_layer_norm(void **state) {
 
 /* --- batch normalisation --- */
 
+#define BATCH(r, c, follows)                                                                       \
+    { .rows = r, .channels = c, .epsilon = 1e-2F, .relu = follows }
 static const ls__batch_norm BATCHES[] = {
-    {2, 1, 1e-2F, false},   {5, 3, 1e-2F, true},     {36, 7, 1e-2F, true},
-    {900, 5, 1e-2F, false}, {33, 70, 1e-2F, true},   {2704, 8, 1e-2F, true},
-    {600, 48, 1e-2F, true}, {3, 9000, 1e-2F, false}, {200, 128, 1e-2F, true},
+    BATCH(2, 1, false),   BATCH(5, 3, true),     BATCH(36, 7, true),
+    BATCH(900, 5, false), BATCH(33, 70, true),   BATCH(2704, 8, true),
+    BATCH(600, 48, true), BATCH(3, 9000, false), BATCH(200, 128, true),
 };
 enum { BATCH_COUNT = sizeof BATCHES / sizeof *BATCHES };
 

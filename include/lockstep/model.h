@@ -30,10 +30,14 @@ LS_API float *ls_parameter_gradient(ls_parameter *parameter);
 /* Builds a model from a spec and initialises it from `seed` (equal on all ranks):
  *   "mlp:784,1024,1024,10"   linear layers with relu between; input is flattened
  *   "cnn"                    the network of PyTorch's MNIST example, (B, 1, 28, 28) -> (B, 10); dropout
- *                            0.25 and 0.5, or what "cnn:dropout=" says for both
+ *                            0.25 and 0.5, or what "cnn:dropout=" says for both; "cnn:norm=batch" or
+ *                            "norm=sync": a batch norm behind each convolution
  *   "resnet18"               ResNet-18 for images up to 32 x 32: 3 x 3 first layer, no max pooling.
  *                            "resnet18:channels=3,side=32,classes=10,width=64" are its defaults; with
  *                            channels=1 side is 28. Smaller images count as centred on a black one.
+ *                            norm=batch (the default): batch norm takes the statistics of each shard;
+ *                            norm=sync: of the whole batch of all ranks (PyTorch's SyncBatchNorm), which
+ *                            a ddp allows with one shard a rank
  *   "gpt:layers=,heads=,width=,context=,vocab="   GPT-2's architecture, tied embedding; optional dropout=
  *                            of the embedding and at the end of each residual branch; there is none on
  *                            the attention probabilities

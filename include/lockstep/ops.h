@@ -52,9 +52,18 @@ LS_API ls_tensor *ls_residual_add(ls_step *step, ls_tensor *x, ls_tensor *branch
  * receive the statistics times B, so that they can be reduced as (sum, weight) like gradients; the
  * variance of a single value a channel is handed out as 0. Not training: normalises with running_mean
  * and running_var (C). */
+typedef struct ls_batch_norm_sync {
+    /* values[k] becomes the sum over all parts of the batch. Called once in forward (1 + 2 C values: rows,
+     * sums, squares) and once in backward (2 C), by the thread that runs the step. */
+    ls_status (*sum)(void *context, double *values, size_t count);
+    void *context;
+} ls_batch_norm_sync;
 typedef struct ls_batch_norm_state {
     const float *running_mean, *running_var; /* (C), read when not training */
     float *batch_mean, *batch_var;           /* (C), written when training; may be NULL */
+    /* Training: x is a part of the batch whose statistics are meant, as for PyTorch's SyncBatchNorm. NULL:
+     * x is all of it. Must live until backward is over. */
+    const ls_batch_norm_sync *sync;
 } ls_batch_norm_state;
 LS_API ls_tensor *ls_batch_norm(ls_step *step, ls_tensor *x, ls_tensor *weight, ls_tensor *bias,
                                 ls_batch_norm_state state, float epsilon);

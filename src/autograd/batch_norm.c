@@ -2,7 +2,8 @@
  * (B, C). Training: mean and biased variance of this shard, n = B*H*W values a channel. The
  * statistics handed out are times B; their variance is unbiased, times n/(n-1). One value has no
  * unbiased variance: with n = 1 it is handed out as 0, so that a last shard of one sample does not
- * end a training run. */
+ * end a training run. With state.sync, "this shard" is the batch that all ranks compute together: n counts
+ * all rows, and the gradient of x is through sums over all of them. */
 #include "autograd/tape.h"
 
 enum { INPUTS = 4 }; /* x, weight, bias, residual */
@@ -12,6 +13,11 @@ struct batch_norm {
     ls__batch_norm shape;
     float *mean, *rstd; /* (C) */
 };
+
+/* Rows that the statistics are of. */
+static double rows_of(const ls__batch_norm *shape) {
+    return shape->sum ? *shape->all_rows : (double)shape->rows;
+}
 
 static ls_status contribute(ls_step *step, ls__node *node, bool to_x, bool to_residual,
                             bool to_weight, bool to_bias) {
@@ -76,8 +82,7 @@ static ls_status hand_out(ls_step *step, const ls__batch_norm *shape, size_t bat
                           const ls_batch_norm_state *state, const float *mean,
                           const float *variance) {
     const ls__device_table *table = step->device->table;
-    size_t n = shape->rows;
-    double unbias = n > 1 ? (double)n / (double)(n - 1) : 0.0;
+    double n = rows_of(shape), unbias = n > 1 ? n / (n - 1) : 0.0;
     if (state->batch_mean)
         LS_TRY(table->affine(step->device, LS_F32, shape->channels, (float)batch, 0.0F, mean,
                              state->batch_mean, false));
@@ -132,6 +137,13 @@ static ls_tensor *batch_norm(ls_step *step, const char *name, ls_tensor *inputs[
     size_t channels = x->shape[1];
     ls__batch_norm shape = {
         .rows = x->count / channels, .channels = channels, .epsilon = epsilon, .relu = relu};
+    if (step->training && state->sync) {
+        shape.sum = state->sync->sum;
+        shape.sum_context = state->sync->context;
+        shape.all_rows = ls__step_alloc_record(step, sizeof *shape.all_rows);
+        if (!shape.all_rows)
+            return NULL;
+    }
     float *mean = y ? ls__step_alloc(step, 3 * channels * sizeof *mean) : NULL;
     if (!mean)
         return NULL;

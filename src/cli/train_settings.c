@@ -36,7 +36,7 @@ static const ls__option options[] = {
      .kind = LS__OPTION_TEXT,
      .at = offsetof(ls__train_settings, model),
      .help =
-         "mlp:784,1024,10 | cnn | resnet18[:channels=1][,side=][,classes=][,width=] | gpt:layers=,heads=,width=,context=[,vocab=][,dropout=] | gpt2-124m"},
+         "mlp:784,1024,10 | cnn[:norm=batch] | resnet18[:channels=1][,side=][,classes=][,width=][,norm=sync] | gpt:layers=,heads=,width=,context=[,vocab=][,dropout=] | gpt2-124m"},
     {.name = "data",
      .placeholder = "SPEC",
      .kind = LS__OPTION_TEXT,

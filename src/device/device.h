@@ -44,6 +44,11 @@ typedef struct ls__batch_norm {
     size_t rows, channels;
     float epsilon;
     bool relu; /* y = max(0, normalised x + residual); NaN stays */
+    /* Training on a part of the batch: adds up over all parts (ls_batch_norm_sync of ops.h, which says
+     * what and when). NULL: x is all of it. */
+    ls_status (*sum)(void *context, double *values, size_t count);
+    void *sum_context;
+    double *all_rows; /* of all parts: forward writes, backward reads. Not NULL where sum is not */
 } ls__batch_norm;
 
 /* qkv (batch, time, 3 * heads * head_size), y (batch, time, heads * head_size) */

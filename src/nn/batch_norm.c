@@ -1,12 +1,14 @@
 /* Batch normalisation with running statistics. In training the statistics of a batch are written,
  * times its samples, where a weight has its gradient, and travel as gradients do;
- * ls_optimizer_step folds their average into the running ones. */
+ * ls_optimizer_step folds their average into the running ones. With a sync in the builder the batch is that
+ * of all ranks. */
 #include "nn/layers.h"
 
 typedef struct batch_norm {
     ls__module base;
     bool relu;
-    ls_tensor *residual; /* of the next forward */
+    const ls__sync *sync; /* or NULL */
+    ls_tensor *residual;  /* of the next forward */
 } batch_norm;
 
 static const float EPSILON = 1e-5F;
@@ -20,6 +22,9 @@ static ls_tensor *forward(ls_step *step, ls__module *module, ls_tensor *x) {
         .running_mean = mean->value.data,
         .running_var = variance->value.data,
     };
+    batch_norm *m = (batch_norm *)module;
+    if (m->sync && m->sync->over.sum)
+        state.sync = &m->sync->over;
     if (x && step->training) {
         ls_status status = ls__tape_statistic(step, mean, &state.batch_mean);
         if (status == LS_OK)
@@ -28,7 +33,6 @@ static ls_tensor *forward(ls_step *step, ls__module *module, ls_tensor *x) {
             return ls__step_fail(step, status);
         mean->samples = variance->samples = x->shape[0];
     }
-    batch_norm *m = (batch_norm *)module;
     ls_tensor *weight = &module->parameters[WEIGHT]->value, *residual = m->residual;
     ls_tensor *bias = &module->parameters[BIAS]->value;
     m->residual = NULL;
@@ -45,7 +49,14 @@ ls_status ls__batch_norm_create(ls__module **module, ls__module *parent, const c
                                 const ls__builder *builder, size_t channels, bool relu) {
     ls__init one = {.kind = LS__CONSTANT, .scale = 1}, zero = {.kind = LS__CONSTANT};
     LS_TRY(ls__module_create(module, parent, name, sizeof(batch_norm), forward));
-    ((batch_norm *)*module)->relu = relu;
+    batch_norm *m = (batch_norm *)*module;
+    m->relu = relu;
+    m->sync = builder->sync;
+    if (builder->sync) {
+        builder->sync->layers++;
+        if (builder->sync->most < 1 + 2 * channels) /* as ls_batch_norm_sync says */
+            builder->sync->most = 1 + 2 * channels;
+    }
     LS_TRY(ls__module_add(*module, builder, "weight", LS_WEIGHT, &channels, 1, one));
     LS_TRY(ls__module_add(*module, builder, "bias", LS_WEIGHT, &channels, 1, zero));
     LS_TRY(ls__module_add(*module, builder, "running_mean", LS_STATISTIC, &channels, 1, zero));

@@ -42,8 +42,11 @@ ls_status ls__model_adopt(ls_model **model, ls_device *device, ls__module *root)
     return LS_OK;
 }
 
-static ls_status build(ls__module **root, const ls__spec *spec, const ls_model_options *options) {
-    const ls__builder builder = {.device = options->device, .seed = options->seed};
+static ls_status build(ls__module **root, const ls__spec *spec, const ls_model_options *options,
+                       ls__sync *sync) {
+    const ls__builder builder = {.device = options->device,
+                                 .seed = options->seed,
+                                 .sync = spec->norm == LS__NORM_SYNC ? sync : NULL};
     switch (spec->kind) {
     case LS__MLP:
         return ls__mlp_create(root, &builder, spec);
@@ -84,12 +87,19 @@ ls_status ls_model_create(ls_model **model, const char *spec, const ls_model_opt
     ls__spec parsed;
     ls__module *root = NULL;
     LS_TRY(ls__spec_parse(&parsed, spec, options->default_vocab));
-    ls_status status = build(&root, &parsed, options);
-    if (status != LS_OK) {
+    ls__sync *sync = calloc(1, sizeof *sync);
+    if (!sync)
+        return ls__fail(LS_ERR_MEMORY, "model: out of memory");
+    ls_status status = build(&root, &parsed, options, sync);
+    if (status == LS_OK)
+        status = ls__model_adopt(model, options->device, root);
+    else
         ls__module_destroy(root);
+    if (status != LS_OK) {
+        free(sync);
         return ls__fail_context(status, "model %s", parsed.text);
     }
-    LS_TRY(ls__model_adopt(model, options->device, root));
+    (*model)->sync = sync;
     describe(*model, &parsed);
     return LS_OK;
 }
@@ -100,6 +110,7 @@ void ls_model_destroy(ls_model *model) {
     ls__module_destroy(model->root);
     free(model->parameters);
     free(model->by_name);
+    free(model->sync);
     XXH64_freeState(model->hash_state);
     free(model);
 }

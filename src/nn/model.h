@@ -16,6 +16,7 @@ struct ls_model {
     size_t context;       /* token models: most tokens of a sample; else 0 */
     size_t classes;
     XXH64_state_t *hash_state;      /* scratch of ls_model_hash, which thus cannot fail */
+    ls__sync *sync;                 /* of its layers; owned; NULL: none can have one */
     struct ls_optimizer *optimizer; /* the last that was made for it; NULL: none, or it is gone */
     size_t input_elements;          /* image models: of one sample; else 0 */
 };

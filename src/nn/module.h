@@ -8,6 +8,7 @@
 #define LS_NN_MODULE_H
 
 #include "nn/parameter.h"
+#include "nn/sync.h"
 
 enum { LS__MODULE_PARAMETERS = 4 };
 
@@ -26,6 +27,7 @@ struct ls__module {
 typedef struct ls__builder {
     ls_device *device;
     uint64_t seed;
+    ls__sync *sync; /* batch norms take the statistics of the whole batch; NULL: of the shard */
 } ls__builder;
 
 /* A module of `bytes` (its file's struct), zeroed, named `name` under the parent's path; parent

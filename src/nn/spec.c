@@ -19,12 +19,14 @@ typedef struct piece {
 
 #define PIECE(p) (int)((p).length < SHOWN ? (p).length : SHOWN), (p).text
 
-/* A key of the form key=value. Whole numbers lie in 1..limit; limit 0: a probability. */
+/* A key of the form key=value: a word of ls__norm where `norm` is set; else whole numbers in 1..limit, or
+ * with limit 0 a probability. */
 typedef struct key {
     const char *name;
     size_t limit;
     size_t *number;
     double *probability;
+    ls__norm *norm;
     bool given;
     piece value;
 } key;
@@ -88,7 +90,22 @@ static ls_status fail_unknown_key(const char *spec, piece name, const key *keys,
                     spec, PIECE(name), known);
 }
 
+static const char *const norms[] = {"none", "batch", "sync"};
+
+/* `none` is a choice only where there need be no batch norm. */
+static ls_status parse_norm(const char *spec, const key *k) {
+    for (size_t i = 0; i < sizeof norms / sizeof *norms; i++)
+        if (equal(k->value, norms[i]) && (i != LS__NORM_NONE || *k->norm == LS__NORM_NONE)) {
+            *k->norm = (ls__norm)i;
+            return LS_OK;
+        }
+    return ls__fail(LS_ERR_ARGUMENT, "model \"%.*s\": norm is \"%.*s\", want %sbatch or sync",
+                    SHOWN, spec, PIECE(k->value), *k->norm == LS__NORM_NONE ? "none, " : "");
+}
+
 static ls_status parse_value(const char *spec, const key *k) {
+    if (k->norm)
+        return parse_norm(spec, k);
     if (k->limit && !parse_number(k->value, k->limit, k->number))
         return ls__fail(LS_ERR_ARGUMENT,
                         "model \"%.*s\": %s is \"%.*s\", want a whole number from 1 to %zu", SHOWN,
@@ -151,22 +168,29 @@ static ls_status parse_mlp(ls__spec *spec, const char *text, const char *rest) {
 }
 
 static ls_status parse_cnn(ls__spec *spec, const char *text, const char *rest) {
-    key keys[] = {{.name = "dropout", .probability = &spec->dropout}};
-    LS_TRY(parse_keys(text, rest, keys, 1));
+    key keys[] = {{.name = "dropout", .probability = &spec->dropout},
+                  {.name = "norm", .norm = &spec->norm}};
+    LS_TRY(parse_keys(text, rest, keys, 2));
     spec->dropout_given = keys[0].given;
-    snprintf(spec->text, sizeof spec->text, keys[0].given ? "cnn:dropout=%.*s" : "cnn",
-             PIECE(keys[0].value));
+    size_t used =
+        (size_t)snprintf(spec->text, sizeof spec->text, keys[0].given ? "cnn:dropout=%.*s" : "cnn",
+                         PIECE(keys[0].value));
+    if (spec->norm != LS__NORM_NONE)
+        snprintf(spec->text + used, sizeof spec->text - used, "%snorm=%s",
+                 keys[0].given ? "," : ":", norms[spec->norm]);
     return LS_OK;
 }
 
 static ls_status parse_resnet(ls__spec *spec, const char *text, const char *rest) {
-    enum { CHANNELS, SIDE, CLASSES, WIDTH, KEYS, LARGEST_SIDE = 32 };
+    enum { CHANNELS, SIDE, CLASSES, WIDTH, NORM, KEYS, LARGEST_SIDE = 32 };
     key keys[KEYS] = {
         {.name = "channels", .limit = 1 << 10, .number = &spec->channels},
         {.name = "side", .limit = LARGEST_SIDE, .number = &spec->side},
         {.name = "classes", .limit = 1 << 20, .number = &spec->classes},
         {.name = "width", .limit = 1 << 12, .number = &spec->width},
+        {.name = "norm", .norm = &spec->norm},
     };
+    spec->norm = LS__NORM_BATCH;
     spec->channels = 3;
     spec->classes = 10;
     spec->width = 64;
@@ -176,8 +200,9 @@ static ls_status parse_resnet(ls__spec *spec, const char *text, const char *rest
     if (spec->side % 2 != 0)
         return ls__fail(LS_ERR_ARGUMENT, "model \"%.*s\": side %zu is odd, want an even number",
                         SHOWN, text, spec->side);
-    snprintf(spec->text, sizeof spec->text, "resnet18:channels=%zu,side=%zu,classes=%zu,width=%zu",
-             spec->channels, spec->side, spec->classes, spec->width);
+    snprintf(spec->text, sizeof spec->text,
+             "resnet18:channels=%zu,side=%zu,classes=%zu,width=%zu%s", spec->channels, spec->side,
+             spec->classes, spec->width, spec->norm == LS__NORM_SYNC ? ",norm=sync" : "");
     return LS_OK;
 }
 

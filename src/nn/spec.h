@@ -10,6 +10,9 @@ enum { LS__SPEC_WIDTHS = 64, LS__SPEC_TEXT = 1024 };
 
 typedef enum ls__model_kind { LS__MLP, LS__CNN, LS__RESNET, LS__GPT } ls__model_kind;
 
+/* Whose statistics a batch norm takes: there is none; of the shard; of the whole batch. */
+typedef enum ls__norm { LS__NORM_NONE, LS__NORM_BATCH, LS__NORM_SYNC } ls__norm;
+
 typedef struct ls__spec {
     ls__model_kind kind;
     size_t widths[LS__SPEC_WIDTHS]; /* mlp: input, hidden..., output */
@@ -18,6 +21,7 @@ typedef struct ls__spec {
     size_t channels, side, classes; /* resnet18, whose width is that of its first layer */
     double dropout;                 /* cnn (when given), gpt */
     bool dropout_given;
+    ls__norm norm;            /* cnn, resnet18 */
     char text[LS__SPEC_TEXT]; /* the same spec with everything filled in */
 } ls__spec;
 

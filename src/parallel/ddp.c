@@ -48,6 +48,7 @@ static ls_status create(ls_ddp *ddp, const ls_ddp_options *options) {
     LS_TRY(ls__watch_create(ddp, options));
     LS_TRY(ls__ddp_create_reducer(ddp));
     LS_TRY(ls__ddp_create_scratch(ddp));
+    LS_TRY(ls__sync_create(ddp));
     return options->skip_broadcast ? LS_OK : broadcast_values(ddp);
 }
 
@@ -104,6 +105,7 @@ void ls_ddp_destroy(ls_ddp *ddp) {
         return;
     for (size_t i = 0; ddp->owns_model && i < ddp->parameter_count; i++)
         release_parameter(ddp, &ddp->entries[i]);
+    ls__sync_free(ddp);
     ls_reducer_destroy(ddp->reducer);
     ls__ddp_free_scratch(ddp);
     ls__watch_free(ddp);
@@ -153,8 +155,11 @@ ls_status ls_ddp_begin(ls_ddp *ddp, double weight) {
 static ls_status open_reduction(ls_ddp *ddp, ls_step *step) {
     if (ddp->reducing)
         return LS_OK;
-    if (!ddp->ordered)
+    if (!ddp->ordered) {
+        /* A rank without samples comes here while others still are in forward. */
+        LS_TRY(ls__sync_finish(ddp));
         LS_TRY(ls__ddp_adopt_order(ddp, step));
+    }
     LS_TRY(ls_reducer_begin(ddp->reducer, ddp->weight));
     ddp->reducing = true;
     return LS_OK;
@@ -197,6 +202,7 @@ static ls_status compute_shard(ls_ddp *ddp, ls_step *step, ls_tensor *loss) {
         LS_TRY(take_loss(ddp, loss));
         LS_TRY(ls_backward(step, loss, on_gradient, ddp));
     }
+    LS_TRY(ls__sync_finish(ddp));
     return ls__ddp_close_shard(ddp);
 }
 
@@ -215,8 +221,8 @@ static ls_status run_shard(ls_ddp *ddp, ls_step *step, ls_tensor *loss) {
 }
 
 ls_status ls_ddp_backward(ls_ddp *ddp, ls_step *step, ls_tensor *loss) {
-    LS_TRY(check_shard(ddp, "ls_ddp_backward"));
     LS_TRY(ls_step_status(step));
+    LS_TRY(check_shard(ddp, "ls_ddp_backward"));
     if (!loss || ls_tensor_count(loss) != 1 || ls_tensor_dtype(loss) != LS_F32)
         return ls__fail(LS_ERR_ARGUMENT, "ls_ddp_backward: the loss must be one f32 number");
     return run_shard(ddp, step, loss);
@@ -252,6 +258,8 @@ static ls_status finish_step(ls_ddp *ddp, ls_reducer_report *report) {
     while (ddp->next < ddp->count && !ddp->lost && ddp->failed == LS_OK)
         run_shard(ddp, NULL, NULL); /* shards without data; where it fails, the votes tell */
     LS_TRY(ddp->failed);
+    if (ddp->lost)
+        LS_TRY(ls__sync_finish(ddp));
     LS_TRY(ls__votes_cast(ddp));
     LS_TRY(ls_reducer_wait(ddp->reducer, report));
     LS_TRY(ls__votes_count(ddp, report));

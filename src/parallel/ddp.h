@@ -1,5 +1,5 @@
 /* The inside of a ddp: what its files share. ddp.c holds the calls of a step, entries.c what is reduced
- * and in which order, shards.c the sums over this rank's shards, votes.c what ranks say about a step,
+ * and in which order, shards.c the sums over this rank's shards, sync.c batch norm over all ranks, votes.c what ranks say about a step,
  * watch.c and replicas.c whether they still hold the same. */
 #ifndef LS_PARALLEL_DDP_H
 #define LS_PARALLEL_DDP_H
@@ -47,6 +47,8 @@ struct ls_ddp {
     ls_ddp_times *times;           /* (ranks) of the one before it */
     ls_vote vote;                  /* of this rank in this step, and why */
     char reason[LS_VOTE_REASON];
+    ls_group *sync_group; /* for batch norm over the whole batch; NULL: there is none */
+    double *sync_values;
     uint64_t steps;     /* completed */
     size_t watch_every; /* 0: never */
     void *hash_state;   /* for the watch */
@@ -101,6 +103,15 @@ void ls__votes_begin(ls_ddp *ddp);
 ls_status ls__votes_cast(ls_ddp *ddp);
 /* After it: fills the tally, equal on all ranks. LS_ERR_PEER where a rank said it has failed. */
 ls_status ls__votes_count(ls_ddp *ddp, const ls_reducer_report *report);
+
+/* --- sync.c --- */
+
+/* Collective, and nothing where the model has no norm=sync. */
+ls_status ls__sync_create(ls_ddp *ddp);
+void ls__sync_free(ls_ddp *ddp);
+/* This rank's forward (in the first step), or its backward, is over, or there is none: takes part in the
+ * others' until theirs are. */
+ls_status ls__sync_finish(ls_ddp *ddp);
 
 /* --- watch.c --- */
 

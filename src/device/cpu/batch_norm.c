@@ -121,12 +121,38 @@ LS_KERNEL(normalise_body) {
     }
 }
 
+/* The same over all parts of the batch, whose first rows differ: sums about 0, which in double is as good
+ * as long as values lie within 1e4 times their spread. values: (1 + 2 channels). */
+static ls_status joint_statistics(const struct batch_norm_arguments *g, double *values, float *mean,
+                                  float *variance) {
+    size_t channels = g->shape.channels;
+    double rows = (double)g->shape.rows;
+    values[0] = rows;
+    for (size_t c = 0; c < channels; c++) {
+        double sum, squares, first = (double)g->x[c];
+        total(g, c, &sum, &squares);
+        values[1 + c] = sum + rows * first;
+        values[1 + channels + c] = squares + 2 * first * sum + rows * first * first;
+    }
+    LS_TRY(g->shape.sum(g->shape.sum_context, values, 1 + 2 * channels));
+    double n = *g->shape.all_rows = values[0];
+    for (size_t c = 0; c < channels; c++) {
+        double middle = values[1 + c] / n;
+        double spread = values[1 + channels + c] / n - middle * middle;
+        mean[c] = (float)middle;
+        variance[c] = (float)(spread > 0 || isnan(spread) ? spread : 0);
+    }
+    return LS_OK;
+}
+
 /* Means and variances of the channels, from sums about the first row: values may lie far from 0. */
-static void statistics(ls_device *device, struct batch_norm_arguments *g, float *mean,
-                       float *variance) {
+static ls_status statistics(ls_device *device, struct batch_norm_arguments *g, double *joint,
+                            float *mean, float *variance) {
     double n = (double)g->shape.rows;
     g->centre = g->x;
     ls__cpu_parallel(device, chunk_count(&g->shape), 2 * CHUNK_FLOATS, forward_sums_body, g);
+    if (g->shape.sum)
+        return joint_statistics(g, joint, mean, variance);
     for (size_t c = 0; c < g->shape.channels; c++) {
         double sum, squares;
         total(g, c, &sum, &squares);
@@ -134,6 +160,19 @@ static void statistics(ls_device *device, struct batch_norm_arguments *g, float 
         mean[c] = (float)((double)g->x[c] + distance);
         variance[c] = (float)(spread > 0 || isnan(spread) ? spread : 0);
     }
+    return LS_OK;
+}
+
+/* Floats of scratch: `vectors` of a channel's numbers, the chunks' sums, and what goes to other parts. */
+static ls_status get_scratch(ls_device *device, const ls__batch_norm *shape, size_t vectors,
+                             float **memory, double **joint) {
+    size_t floats = (2 * chunk_count(shape) + vectors) * shape->channels;
+    size_t doubles = shape->sum ? 1 + 2 * shape->channels : 0;
+    void *taken;
+    LS_TRY(ls__cpu_scratch(device, doubles * sizeof(double) + floats * sizeof(float), &taken));
+    *joint = taken;
+    *memory = (float *)(*joint + doubles);
+    return LS_OK;
 }
 
 ls_status ls__cpu_batch_norm_forward(ls_device *device, ls_dtype dtype, const ls__batch_norm *shape,
@@ -142,10 +181,9 @@ ls_status ls__cpu_batch_norm_forward(ls_device *device, ls_dtype dtype, const ls
                                      float *variance, float *rstd) {
     LS_TRY(ls__cpu_require_f32(dtype, "batch_norm"));
     size_t channels = shape->channels;
-    void *memory;
-    LS_TRY(
-        ls__cpu_scratch(device, (2 * chunk_count(shape) + 1) * channels * sizeof(float), &memory));
-    float *scale = memory;
+    float *scale;
+    double *joint;
+    LS_TRY(get_scratch(device, shape, 1, &scale, &joint));
     struct batch_norm_arguments g = {.shape = *shape,
                                      .chunk = chunk_rows(shape),
                                      .x = x,
@@ -155,7 +193,7 @@ ls_status ls__cpu_batch_norm_forward(ls_device *device, ls_dtype dtype, const ls
                                      .scale = scale,
                                      .shift = bias};
     if (training)
-        statistics(device, &g, mean, variance);
+        LS_TRY(statistics(device, &g, joint, mean, variance));
     for (size_t c = 0; c < channels; c++) {
         rstd[c] = 1.0F / sqrtf(variance[c] + shape->epsilon);
         scale[c] = rstd[c] * ((const float *)weight)[c];
@@ -192,6 +230,21 @@ LS_KERNEL(backward_body) {
     }
 }
 
+/* What the gradient of x takes from the sums, where those are over all parts; values: (2 channels). */
+static ls_status joint_slopes(const struct batch_norm_arguments *g, double *values,
+                              const float *rstd, float *offset, float *slope) {
+    size_t channels = g->shape.channels;
+    double n = *g->shape.all_rows;
+    for (size_t c = 0; c < channels; c++)
+        total(g, c, &values[c], &values[channels + c]);
+    LS_TRY(g->shape.sum(g->shape.sum_context, values, 2 * channels));
+    for (size_t c = 0; c < channels; c++) {
+        offset[c] = (float)(values[c] / n);
+        slope[c] = (float)(values[channels + c] * (double)rstd[c] * (double)rstd[c] / n);
+    }
+    return LS_OK;
+}
+
 /* With n = (x - mean) * rstd and dy already behind relu: dbias = sum(dy), dweight = sum(dy * n), and in
  * training dx = weight * rstd * (dy - dbias / N - n * dweight / N), else dx = weight * rstd * dy. */
 ls_status ls__cpu_batch_norm_backward(ls_device *device, ls_dtype dtype,
@@ -202,10 +255,10 @@ ls_status ls__cpu_batch_norm_backward(ls_device *device, ls_dtype dtype,
                                       bool accumulate_dweight, void *dbias, bool accumulate_dbias) {
     LS_TRY(ls__cpu_require_f32(dtype, "batch_norm"));
     size_t channels = shape->channels;
-    void *memory;
-    LS_TRY(
-        ls__cpu_scratch(device, (2 * chunk_count(shape) + 3) * channels * sizeof(float), &memory));
-    float *scale = memory, *offset = scale + channels, *slope = offset + channels;
+    float *scale;
+    double *joint;
+    LS_TRY(get_scratch(device, shape, 3, &scale, &joint));
+    float *offset = scale + channels, *slope = offset + channels;
     struct batch_norm_arguments g = {.shape = *shape,
                                      .chunk = chunk_rows(shape),
                                      .x = x,
@@ -233,6 +286,8 @@ ls_status ls__cpu_batch_norm_backward(ls_device *device, ls_dtype dtype,
         offset[c] = training ? (float)(sum / n) : 0;
         slope[c] = training ? (float)(products * r * r / n) : 0;
     }
+    if (training && shape->sum)
+        LS_TRY(joint_slopes(&g, joint, rstd, offset, slope));
     if (dx || dresidual)
         ls__cpu_parallel(device, shape->rows, 4 * channels, backward_body, &g);
     return LS_OK;
