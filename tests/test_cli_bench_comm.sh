@@ -78,6 +78,24 @@ head_is "all_reduce of i8, max, 2 ranks over shm, ordinary memory, out of place"
 "$lockstep" bench all_reduce --ranks 1 --sizes 4 | grep -q 'over self' || fail "a world of one"
 "$lockstep" run -n 2 -- "$lockstep" bench all_reduce --sizes 4 --format json | grep -q '"ranks":2' || fail "as a rank"
 
+# --explain: every size has its ways, one of them chosen, with a reason; the costs can be kept
+explain() { bench all_reduce --explain --ranks 3 --sizes 4,25M "$@"; }
+explain --registered
+grep -q '^4 bytes: tiny, because ' "$work/out" || { fail "--explain, tiny"; cat "$work/out"; }
+grep -q '^26214400 bytes: mapped, because the buffers come from ls_group_alloc' "$work/out" || { fail "--explain, mapped"; cat "$work/out"; }
+[ "$(grep -c '^  \* ' "$work/out")" = 2 ] || { fail "--explain: not one way a size"; cat "$work/out"; }
+if "$lockstep" doctor | grep -q 'tcp  *built in'; then
+  explain --transport tcp --store "$work/table" --format json
+  [ "$(grep -c '"chosen":"[a-z-]*","reason":"..*","predicted_us":{"one-shot":[0-9.]*,"pairwise":[0-9.]*}' "$work/out")" = 2 ] ||
+    { fail "--explain --format json"; cat "$work/out"; }
+  export LOCKSTEP_COST_TABLE=$work/table
+  explain --transport tcp
+  grep -q 'costs from LOCKSTEP_COST_TABLE' "$work/out" || { fail "the table is not taken"; cat "$work/out"; }
+  LOCKSTEP_ALGORITHM=one-shot explain --transport tcp
+  [ "$(grep -c 'bytes: one-shot, because LOCKSTEP_ALGORITHM is one-shot' "$work/out")" = 2 ] || { fail "forced"; cat "$work/out"; }
+  unset LOCKSTEP_COST_TABLE
+fi
+
 # refused TEXT ARGS...: one line that holds TEXT, exit code 2
 refused() {
   local text=$1 code=0
@@ -88,6 +106,8 @@ refused() {
     fail "bench $*: $(cat "$work/out" "$work/err")"
   fi
 }
+refused "--explain knows all_reduce only" broadcast --explain
+refused "--store goes with --explain" all_reduce --store "$work/table"
 refused "did you mean all_reduce?" all_reduse
 for sizes in 0 -4 4x 4,,8 '4,' 2000G 99999999999999999999 ,4; do
   refused "--sizes $sizes: want up to 64 numbers" all_reduce "--sizes=$sizes"

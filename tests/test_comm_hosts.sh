@@ -52,6 +52,12 @@ same_bits "a a b b c c" shm+tcp
 same_bits "a a a a b b b b" shm+tcp
 LOCKSTEP_STREAMS=3 same_bits "a a b b c c" shm+tcp
 same_bits "a b" tcp
+for algorithm in one-shot pairwise flat; do
+  LOCKSTEP_ALGORITHM=$algorithm same_bits "a a b b" shm+tcp
+  LOCKSTEP_ALGORITHM=$algorithm same_bits "a b c" tcp
+done
+LOCKSTEP_STREAMS=2 same_bits "a b" tcp # several connections also where every rank is alone
+LOCKSTEP_STREAMS=3 same_bits "a b c" tcp
 same_bits "a a a b b" tcp       # as many ranks on each machine, or sums could not be made in two steps
 same_bits "a b a b" tcp         # ranks of a machine that do not follow each other
 same_bits "a a a b b b" tcp     # a subtree has a power of two of ranks
@@ -81,6 +87,23 @@ for rank in 0 1 2; do
   grep -q 'rank 3' "$work/rank$rank.log" || { fail "killed: rank $rank does not name rank 3"; cat "$work/rank$rank.log"; }
 done
 wait 2>/dev/null
+
+# rank 0's table and algorithm count for all, and mistakes are told to all
+LOCKSTEP_ALGORITHM=ring start "a b" bits
+for rank in 0 1; do
+  wait "${pids[rank]}" && fail "LOCKSTEP_ALGORITHM=ring was taken"
+  grep -q "LOCKSTEP_ALGORITHM is 'ring', want auto, one-shot, pairwise or flat" "$work/rank$rank.log" ||
+    { fail "ring"; cat "$work/rank$rank.log"; }
+done
+echo "between 100 fast 1" >"$work/table"
+LOCKSTEP_COST_TABLE=$work/table start "a a b b" bits
+for rank in 0 1 2 3; do
+  wait "${pids[rank]}" && fail "a bad table was taken"
+  grep -q "LOCKSTEP_COST_TABLE of rank 0: .*table, line 1: 'between 100 fast 1'" "$work/rank$rank.log" ||
+    { fail "bad table: rank $rank"; cat "$work/rank$rank.log"; }
+done
+printf 'inside 1 10 10\nbetween 50 0.1 10 # a link of 1 Gbit/s\n' >"$work/table"
+LOCKSTEP_COST_TABLE=$work/table same_bits "a a b b" shm+tcp
 
 # the interface that is asked for: none, and one that only the connections among ranks above 0 use
 LOCKSTEP_INTERFACE=nope0 timeout=5 start "a b c" bits

@@ -41,6 +41,11 @@ static int check_together(const ls__command *command, const ls__bench_comm_setti
     if (!ls__is_rank() && s->root >= s->ranks)
         return ls__usage_error(command, "--root %lld, but the ranks are 0 to %lld",
                                (long long)s->root, (long long)s->ranks - 1);
+    if (s->explain && strncmp(s->operation->name, "all_reduce", 10) != 0)
+        return ls__usage_error(
+            command, "--explain knows all_reduce only: the other operations have one way each");
+    if (s->store && !s->explain)
+        return ls__usage_error(command, "--store goes with --explain");
     return 0;
 }
 
@@ -56,6 +61,7 @@ static const char summary[] =
 
 static const char *const examples[] = {
     "lockstep bench all_reduce --ranks 2 --sizes 4,1M,25M --registered --floor",
+    "lockstep bench all_reduce --ranks 4 --transport tcp --explain",
     "lockstep bench all_gather --ranks 4 --transport tcp --dtype bf16 --format json",
     NULL,
 };
@@ -126,6 +132,17 @@ static const ls__option options[] = {
      .kind = LS__OPTION_FLAG,
      .at = offsetof(ls__bench_comm_settings, floor),
      .help = "measure the memory's speed too, and compare"},
+    {.name = "explain",
+     .kind = LS__OPTION_FLAG,
+     .at = offsetof(ls__bench_comm_settings, explain),
+     .help =
+         "do not measure it: say which ways there are for each size, what each would take, which is "
+         "chosen and why"},
+    {.name = "store",
+     .placeholder = "FILE",
+     .kind = LS__OPTION_TEXT,
+     .at = offsetof(ls__bench_comm_settings, store),
+     .help = "with --explain: write what the network costs there, for LOCKSTEP_COST_TABLE"},
     LS__OPTION_ROW_FORMAT(ls__bench_comm_settings, "one object a line for each size"),
 };
 

@@ -1,6 +1,6 @@
 /* The parts of `lockstep bench OPERATION`: collectives are checked, then timed, in the manner of
  * nccl-tests. bench_comm.c reads the command line, bench_comm_run.c measures, bench_comm_operations.c
- * is the table of operations, bench_comm_values.c what goes in and must come out, bench_comm_floor.c
+ * is the table of operations, bench_comm_explain.c says which way each size would go, bench_comm_values.c what goes in and must come out, bench_comm_floor.c
  * the machine's own speed. */
 #ifndef LS_CLI_BENCH_COMM_H
 #define LS_CLI_BENCH_COMM_H
@@ -68,6 +68,8 @@ typedef struct ls__bench_comm_settings {
     int transport;              /* ls__launch_transport */
     int format;                 /* 0 text, 1 json */
     bool registered, in_place, floor;
+    bool explain;      /* say what would be done, instead of doing it */
+    const char *store; /* where the costs go; NULL: nowhere */
     bool ranks_given, transport_given;
 } ls__bench_comm_settings;
 
@@ -75,6 +77,9 @@ typedef struct ls__bench_comm_settings {
  * "bench" on. */
 int ls__bench_comm(const ls__bench_operation *operation, int argc, char **argv, int full_argc,
                    char **full_argv);
+
+/* --explain, in place of the measurement: a table on rank 0's stdout. Collective. */
+ls_status ls__bench_explain(const ls__bench_comm_settings *settings, ls_job *job);
 
 /* Measures as the rank the environment says; rank 0 prints. */
 ls_status ls__bench_comm_run(const ls__bench_comm_settings *settings);

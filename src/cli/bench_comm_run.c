@@ -264,6 +264,8 @@ static ls_status run(bench *b) {
     if (s->root >= b->ranks)
         return ls__fail(LS_ERR_ARGUMENT, "--root %lld, but the ranks are 0 to %d",
                         (long long)s->root, b->ranks - 1);
+    if (s->explain)
+        return ls__bench_explain(s, b->job);
     if (b->rank == 0 && s->format == 0)
         print_head(b);
     size_t sizes = s->operation->empty ? 1 : s->sizes;

@@ -1,6 +1,8 @@
 /* Environment -> place -> transport -> the world's group. All variables: docs/environment.md. */
+#include "base/clock.h"
 #include "base/error.h"
 #include "comm/board.h"
+#include "comm/cost_measure.h"
 #include "comm/heartbeat.h"
 #include "comm/transport.h"
 #include "comm/work.h"
@@ -65,12 +67,22 @@ static ls_status read_seconds(const char *name, const char *option_name, double 
     return LS_OK;
 }
 
+static ls_status read_algorithm(ls__job_place *place) {
+    const char *text = variable("LOCKSTEP_ALGORITHM");
+    if (!text || ls__algorithm_find(text, &place->algorithm))
+        return LS_OK;
+    return ls__fail(LS_ERR_ARGUMENT,
+                    "LOCKSTEP_ALGORITHM is '%s', want auto, one-shot, pairwise or flat", text);
+}
+
 /* How a rank reaches other machines. */
 static ls_status read_network(ls__job_place *place, int streams) {
     place->streams = streams;
     place->interface = variable("LOCKSTEP_INTERFACE");
-    return variable("LOCKSTEP_STREAMS") ? read_integer("LOCKSTEP_STREAMS", 1, 8, &place->streams)
-                                        : LS_OK;
+    place->cost_table = variable("LOCKSTEP_COST_TABLE");
+    place->streams_given = variable("LOCKSTEP_STREAMS") != NULL;
+    LS_TRY(read_algorithm(place));
+    return place->streams_given ? read_integer("LOCKSTEP_STREAMS", 1, 8, &place->streams) : LS_OK;
 }
 
 /* An operation waits for ranks that compute the same; a start also for machines that boot. */
@@ -182,7 +194,15 @@ static ls_status open_self(ls__transport **transport, ls__job_place *place) {
 
 /* Ranks of one machine share memory, unless LOCKSTEP_TRANSPORT names what all are to go through. */
 static ls_status join_inside(ls__transport **transport, ls__job_place *place) {
-    return variable("LOCKSTEP_TRANSPORT") ? LS_OK : ls__hier_open(transport, place);
+    if (!variable("LOCKSTEP_TRANSPORT"))
+        return ls__hier_open(transport, place);
+    ls_status status =
+        ls__cost_learn(*transport, *transport, NULL, place, ls__deadline_ns(place->timeout_s));
+    if (status != LS_OK) {
+        (*transport)->table->close(*transport);
+        *transport = NULL;
+    }
+    return status;
 }
 
 /* Where rank 0 listens. A launcher that holds a socket for it says so beside MASTER_PORT, which is for programs that

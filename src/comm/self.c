@@ -18,6 +18,11 @@ typedef struct self {
     block *blocks; /* of ls_group_alloc */
 } self;
 
+static void copy(const ls__operation *op) {
+    if (op->count > 0 && op->recv != op->send)
+        memcpy(op->recv, op->send, op->count * ls_dtype_size(op->dtype));
+}
+
 static void all_reduce(const ls__operation *op) {
     double total = op->header.weight;
     if (op->weighted && op->total)
@@ -31,8 +36,8 @@ static void all_reduce(const ls__operation *op) {
     double scale = ls__reduce_scale(op->op, 1, op->weighted, total);
     if (scale != 1)
         ls__reduce(op->recv, &op->send, 1, op->count, op->dtype, op->op, scale);
-    else if (op->recv != op->send)
-        memcpy(op->recv, op->send, op->count * ls_dtype_size(op->dtype));
+    else
+        copy(op);
 }
 
 static ls_status allocate(self *s, const ls__operation *op) {
@@ -74,13 +79,15 @@ static ls_status run(ls__transport *transport, ls__operation *op) {
     case LS__ALL_REDUCE:
     case LS__REDUCE:
     case LS__REDUCE_SCATTER:
+        all_reduce(op);
+        return LS_OK;
     case LS__ALL_GATHER:
     case LS__GATHER:
     case LS__SCATTER:
     case LS__ALL_TO_ALL:
     case LS__ALL_TO_ALL_V:
     case LS__SENDRECV:
-        all_reduce(op);
+        copy(op);
         return LS_OK;
     case LS__ALLOC:
         return allocate(s, op);
@@ -118,7 +125,7 @@ static ls_status split(ls__transport *transport, int color, int key, uint64_t de
     return color < 0 ? LS_OK : ls__self_open(part, &alone);
 }
 
-static const ls__transport_table table = {"self", run, close_self, abort_self, split};
+static const ls__transport_table table = {"self", run, close_self, abort_self, split, NULL};
 
 ls_status ls__self_open(ls__transport **transport, const ls__job_place *place) {
     self *s = calloc(1, sizeof *s);

@@ -31,6 +31,10 @@ ls_status ls__split_run(ls__transport *transport, ls__operation *operation) {
     LS_TRY(compare_lists(transport, operation));
     ls_status status = transport->table->split(transport, split->mine.color, split->mine.key,
                                                operation->deadline, &split->part);
+    if (status == LS_OK && split->part && !ls__cost_is_known(&split->part->cost)) {
+        split->part->cost = transport->cost;
+        split->part->algorithm = transport->algorithm;
+    }
     if (status == LS_OK)
         return LS_OK;
     return ls__operation_fail(status, operation, ls__own_name(transport), "%s", ls_error_text());

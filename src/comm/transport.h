@@ -5,6 +5,7 @@
 #define LS_COMM_TRANSPORT_H
 
 #include "base/error.h"
+#include "comm/cost.h"
 #include <lockstep/group.h>
 #include <stdbool.h>
 
@@ -114,14 +115,20 @@ typedef struct ls__transport_table {
      * running. Bounded by `deadline`. color below 0: *part is NULL. NULL where it cannot be done. */
     ls_status (*split)(ls__transport *transport, int color, int key, uint64_t deadline,
                        ls__transport **part);
+    /* Which ways there are to answer `question`, what each would take, and which would be taken. The costs
+     * are known. NULL: there is only one way. */
+    void (*explain)(const ls__transport *transport, const ls__cost_question *question,
+                    ls__cost_answer *answer);
 } ls__transport_table;
 
 struct ls__transport {
     const ls__transport_table *table;
     int rank, size;   /* in the group */
     const int *names; /* (size) what messages call each rank; NULL: its number here. Not owned */
-    size_t grain;    /* between machines: bytes of a message that keep the network busy meanwhile */
-    bool one_thread; /* only the thread that opened it may run operations */
+    size_t grain;  /* between machines: bytes of a message that keep the network busy meanwhile */
+    ls__cost cost; /* of an exchange among these ranks; equal on all of them */
+    ls__algorithm algorithm;         /* LS__BY_COST, or what is asked for; equal on all of them */
+    bool one_thread;                 /* only the thread that opened it may run operations */
     struct ls__board *board;         /* the job's; may be NULL */
     struct ls__heartbeat *heartbeat; /* the job's; may be NULL: it knows ranks by their names */
 };
@@ -140,7 +147,11 @@ typedef struct ls__job_place {
     double heartbeat_s;              /* silence that counts as stopped */
     struct ls__board *board;         /* where this rank shows what it does */
     struct ls__heartbeat *heartbeat; /* NULL in a world of one */
-    int streams; /* connections that a rank uses between machines at a time, 1 to 8 */
+    int streams;             /* connections that a rank uses between machines at a time, 1 to 8 */
+    bool streams_given;      /* asked for; else more are taken where that helps */
+    ls__algorithm algorithm; /* asked for; rank 0's counts */
+    const char *cost_table;  /* file to take the costs from; NULL: they are measured */
+    ls__costs costs;         /* once they are known */
     bool
         listens; /* tcp, rank 0: `listener` is a socket that listens already, the launcher's; taken over */
     int listener;

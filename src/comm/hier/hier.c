@@ -1,6 +1,7 @@
 /* The transport's life: who is where, the segment, the connections between machines; run, abort, close. */
 #include "comm/hier/hier.h"
 
+#include "comm/cost_measure.h"
 #include "comm/shm/segment.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,9 +32,14 @@ static ls_status run_flat(ls__hier *hier, ls__operation *op) {
 }
 
 static ls_status dispatch(ls__hier *hier, ls__operation *op) {
-    switch (ls__operation_step(op)) {
+    const ls__kind kind = ls__operation_step(op);
+    if (hier->base.algorithm == LS__FLAT && kind != LS__ALLOC && kind != LS__FREE)
+        return run_flat(hier, op);
+    switch (kind) {
     case LS__ALL_REDUCE:
-        return pays(op) ? ls__hier_all_reduce(hier, op) : run_flat(hier, op);
+        if (!pays(op) || ls__hier_goes_flat(hier, op->count * ls_dtype_size(op->dtype)))
+            return run_flat(hier, op);
+        return ls__hier_all_reduce(hier, op);
     case LS__REDUCE_SCATTER:
         return pays(op) ? ls__hier_reduce_scatter(hier, op) : run_flat(hier, op);
     case LS__ALL_GATHER:
@@ -71,7 +77,7 @@ static void give_names(ls__hier *hier) {
         hier->names[local + machine] =
             ls__name_of(&hier->base, ls__hier_rank_of(hier, machine, hier->map.index));
     hier->local->names = hier->names;
-    for (int s = 0; s < hier->streams; s++)
+    for (int s = 0; s < hier->streams && hier->wire[s].transport; s++)
         hier->wire[s].transport->names = hier->names + local;
     hier->flat->names = hier->base.names;
 }
@@ -184,7 +190,7 @@ static ls_status look_around(opening *o, int *listener) {
     o->cards = calloc((size_t)o->flat->size, sizeof *o->cards);
     if (!o->cards)
         return ls__fail(LS_ERR_MEMORY, "no memory for a job of %d ranks", o->flat->size);
-    LS_TRY(ls__hier_card_make(&mine, o->place->streams));
+    LS_TRY(ls__hier_card_make(&mine, o->place));
     LS_TRY(ls__hier_listen(&mine, listener));
     LS_TRY(gather(o, &mine, o->cards, sizeof mine));
     LS_TRY(ls__hier_map_make(&o->map, o->cards, o->flat->size, o->flat->rank));
@@ -198,16 +204,24 @@ static ls_status join_segment(opening *o, int fd) {
     here.rank = o->map.index;
     here.world_size = o->map.local;
     here.heartbeat = NULL; /* it knows ranks by their names, which follow */
+    if (here.world_size == 1)
+        return ls__self_open(&o->local, &here);
     LS_TRY(ls__shm_open(&o->local, &here, fd));
     o->local->heartbeat = o->place->heartbeat;
     return LS_OK;
+}
+
+/* Where ranks have memory to share, or are alone and want several connections, which then are taken in turn. */
+static bool gains(const opening *o) {
+    return o->map.regular &&
+           (o->map.local > 1 || (o->cards[0].streams_given && o->cards[0].streams > 1));
 }
 
 /* *wanted: all machines share memory and the job gains from it. A machine that cannot share memory, though
  * it should, is a reason to go the flat way, not to fail: the reason is logged. */
 static ls_status try_local(opening *o, int listener, bool *wanted) {
     int fd = -1;
-    *wanted = o->map.local == o->flat->size || o->map.regular;
+    *wanted = o->map.local == o->flat->size || gains(o);
     if (!*wanted)
         return LS_OK;
     ls_status status = agree(o, share_segment(o, listener, &fd));
@@ -241,10 +255,6 @@ static ls_status get_memory(ls__hier *hier, uint64_t deadline) {
     hier->slice_bytes = slice;
     hier->ahead = hier->streams + 1;
     const size_t slots = 2 * (size_t)hier->ahead + 1;
-    hier->weights = calloc(local, sizeof *hier->weights);
-    hier->names = calloc(local + machines, sizeof *hier->names);
-    if (!hier->weights || !hier->names)
-        return ls__fail(LS_ERR_MEMORY, "no memory for %zu ranks", local);
     void *memory = NULL;
     ls__operation alloc = {.header = {.magic = LS__HEADER_MAGIC, .kind = LS__ALLOC},
                            .bytes = slice * (2 * slots + 2 * local),
@@ -262,23 +272,19 @@ static ls_status get_memory(ls__hier *hier, uint64_t deadline) {
     return LS_OK;
 }
 
-static ls_status open_wires(ls__hier *hier, uint64_t deadline) {
-    for (int s = 0; s < hier->streams; s++) {
-        ls__transport *part;
-        LS_TRY(
-            hier->flat->table->split(hier->flat, hier->map.index, hier->map.here, deadline, &part));
-        LS_TRY(ls__hier_wire_open(&hier->wire[s], part, !hier->flat->one_thread));
-    }
-    return LS_OK;
-}
-
 static ls_status make(ls__transport **transport, opening *o) {
     ls__hier *hier = calloc(1, sizeof *hier);
     if (!hier)
         return ls__fail(LS_ERR_MEMORY, "no memory for a job");
-    snprintf(hier->name, sizeof hier->name, "%s+%s", o->local->table->name, o->flat->table->name);
-    hier->table = (ls__transport_table){
-        .name = hier->name, .run = run, .close = close_hier, .abort = abort_hier, .split = split};
+    if (o->map.local > 1)
+        snprintf(hier->name, sizeof hier->name, "%s+", o->local->table->name);
+    strcat(hier->name, o->flat->table->name);
+    hier->table = (ls__transport_table){.name = hier->name,
+                                        .run = run,
+                                        .close = close_hier,
+                                        .abort = abort_hier,
+                                        .split = split,
+                                        .explain = ls__hier_explain};
     hier->base =
         (ls__transport){.table = &hier->table, .rank = o->flat->rank, .size = o->flat->size};
     hier->flat = o->flat;
@@ -286,11 +292,21 @@ static ls_status make(ls__transport **transport, opening *o) {
     hier->map = o->map;
     hier->streams = o->cards[0].streams;
     hier->place = *o->place;
+    hier->place.streams_given = o->cards[0].streams_given;
+    hier->weights = calloc((size_t)hier->map.local, sizeof *hier->weights);
+    hier->names = calloc((size_t)(hier->map.local + hier->map.machines), sizeof *hier->names);
     o->flat = o->local = NULL;
     o->map.machine = NULL;
-    ls_status status = get_memory(hier, o->deadline);
+    ls_status status = LS_OK;
+    if (!hier->weights || !hier->names)
+        status = ls__fail(LS_ERR_MEMORY, "no memory for %d ranks", hier->map.local);
+    if (status == LS_OK) {
+        give_names(hier);
+        status = ls__hier_open_streams(hier, o->deadline);
+    }
     if (status == LS_OK)
-        status = open_wires(hier, o->deadline);
+        status = get_memory(hier, o->deadline);
+    *o->place = hier->place;
     if (status == LS_OK)
         *transport = &hier->base;
     else
@@ -316,6 +332,8 @@ ls_status ls__hier_open(ls__transport **transport, ls__job_place *place) {
         keep_local_only(transport, &o);
     else if (wanted)
         status = make(transport, &o);
+    else
+        status = ls__cost_learn(o.flat, o.flat, NULL, place, o.deadline);
 out:
     if (listener >= 0)
         close(listener);

@@ -5,6 +5,7 @@
  *   place.c   who is on which machine; pass.c hands the segment to the ranks of this one
  *   wire.c    the thread that runs what goes between machines, while this one goes on inside
  *   reduce.c  all_reduce, reduce_scatter; copy.c the other operations that pay; all else goes the flat way
+ *   streams.c how many connections a rank has between machines; choose.c two steps or flat
  *   hier.c    open, run, abort, close
  *
  * Bits: with p ranks on every machine, p a power of two and each machine's ranks consecutive, the sum inside
@@ -38,7 +39,8 @@ typedef struct ls__hier_card {
     unsigned char
         secret[LS__HIER_SECRET_BYTES]; /* names the leader's socket, and proves who may ask there */
     int32_t pid;
-    int32_t streams; /* wanted between machines; rank 0's counts */
+    int32_t streams;       /* wanted between machines; rank 0's counts */
+    int32_t streams_given; /* exactly so many */
 } ls__hier_card;
 
 typedef struct ls__hier_map {
@@ -50,7 +52,7 @@ typedef struct ls__hier_map {
         regular; /* as many ranks on each, consecutive, a power of two: sums may be made in two steps */
 } ls__hier_map;
 
-ls_status ls__hier_card_make(ls__hier_card *card, int streams);
+ls_status ls__hier_card_make(ls__hier_card *card, const ls__job_place *place);
 /* `cards` (world). Free map->machine. */
 ls_status ls__hier_map_make(ls__hier_map *map, const ls__hier_card *cards, int world, int rank);
 
@@ -114,6 +116,7 @@ typedef struct ls__hier {
     ls__hier_map map;
     ls__job_place place;
     int streams;
+    double streams_gain; /* how much more they carry than one, where that was measured; else 1 */
     ls__hier_wire wire[LS__HIER_STREAMS_MAX];
     int *names; /* (local), then (machines): ranks as messages call them */
     size_t slice_bytes;
@@ -147,6 +150,18 @@ void ls__hier_launch(ls__hier *hier, ls__hier_slot *slot, const ls__operation *s
 static inline int ls__hier_rank_of(const ls__hier *hier, int machine, int index) {
     return machine * hier->map.local + index;
 }
+
+/* --- streams.c --- */
+
+/* Opens wire[0 .. streams - 1], learns what the network costs, and opens more where that carries more. */
+ls_status ls__hier_open_streams(ls__hier *hier, uint64_t deadline);
+
+/* --- choose.c --- */
+
+/* An all_reduce of so many bytes is better sent from every rank to every rank, or that is asked for. */
+bool ls__hier_goes_flat(const ls__hier *hier, size_t bytes);
+void ls__hier_explain(const ls__transport *transport, const ls__cost_question *question,
+                      ls__cost_answer *answer);
 
 ls_status ls__hier_all_reduce(ls__hier *hier, ls__operation *operation);
 ls_status ls__hier_reduce_scatter(ls__hier *hier, ls__operation *operation);

@@ -27,7 +27,7 @@ static uint64_t space_of(const char *path) {
     return stat(path, &about) ? 0 : (uint64_t)about.st_ino;
 }
 
-ls_status ls__hier_card_make(ls__hier_card *card, int streams) {
+ls_status ls__hier_card_make(ls__hier_card *card, const ls__job_place *place) {
     const char *host = getenv("LOCKSTEP_HOST_ID");
     memset(card, 0, sizeof *card);
     if (host && *host)
@@ -37,7 +37,8 @@ ls_status ls__hier_card_make(ls__hier_card *card, int streams) {
     card->pid_space = space_of("/proc/self/ns/pid");
     card->net_space = space_of("/proc/self/ns/net");
     card->pid = (int32_t)getpid();
-    card->streams = streams;
+    card->streams = place->streams;
+    card->streams_given = place->streams_given;
     if (getrandom(card->secret, sizeof card->secret, 0) != (ssize_t)sizeof card->secret)
         return ls__fail_errno(LS_ERR_SYSTEM, errno, "no random numbers");
     return LS_OK;
@@ -50,7 +51,7 @@ static bool share_machine(const ls__hier_card *a, const ls__hier_card *b) {
 }
 
 static bool is_regular(const ls__hier_map *map, int world) {
-    if (map->local < 2 || map->machines * map->local != world || (map->local & (map->local - 1)))
+    if (map->machines * map->local != world || (map->local & (map->local - 1)))
         return false;
     for (int rank = 0; rank < world; rank++)
         if (map->machine[rank] != rank / map->local)

@@ -4,16 +4,14 @@
  * then moves all of them at once and returns when all are through; the header of the operation travels to
  * and from every peer before the first lane that follows `begin`. The head of each file gives the cost.
  *
- *   collective.c  what the operations share; reduce.c, gather.c, memory.c the operations */
+ *   collective.c  what the operations share; reduce.c, gather.c, memory.c the operations; explain.c which of
+ *                 two ways a sum goes, in words */
 #ifndef LS_COMM_MESH_MESH_H
 #define LS_COMM_MESH_MESH_H
 
 #include "comm/transport.h"
 
-enum {
-    LS__MESH_ONE_SHOT_BYTES = 4 * 1024, /* all_reduce up to here: everyone sends all to everyone */
-    LS__MESH_NAME_BYTES = 128,
-};
+enum { LS__MESH_NAME_BYTES = 128 };
 
 typedef struct ls__mesh_lane {
     char *at;
@@ -64,6 +62,10 @@ void ls__mesh_reset(ls__mesh *mesh);
 
 /* Runs the operations that the files here know; LS_ERR_UNSUPPORTED for others. */
 ls_status ls__mesh_run(ls__mesh *mesh, ls__operation *operation);
+
+/* Of both carriers' tables. */
+void ls__mesh_explain(const ls__transport *transport, const ls__cost_question *question,
+                      ls__cost_answer *answer);
 
 ls__mesh_lane ls__mesh_lane_of(const void *base, size_t offset, size_t bytes);
 /* mesh->sources hold every rank's part of the result. */

@@ -1,11 +1,14 @@
 /* Reductions. p ranks, n bytes of send:
  *
- *   all_reduce, small   one-shot: p - 1 messages of n bytes out and in; everyone adds all
+ * Of two ways the cheaper one (comm/cost.h) is taken:
+ *
+ *   all_reduce          one-shot: p - 1 messages of n bytes out and in, in rounds of one chunk a peer; everyone
+ *                       adds all
  *   all_reduce          pairwise: slice j goes to rank j, which adds the p slices in tree order and
  *                       sends the sum to all; 2 n (p - 1) / p bytes out and in, in rounds of one chunk
  *                       a peer; a round sends chunk k of the slices and chunk k - 1 of the sums
- *   reduce, small       one message of n bytes to the root, which adds all: n (p - 1) in
- *   reduce              as all_reduce, but the sums go to the root only: n out, n (p - 1) / p in, the
+ *   reduce              one-shot: n bytes to the root, which adds all: n (p - 1) in
+ *   reduce              pairwise: as all_reduce, but the sums go to the root only: n out, n (p - 1) / p in, the
  *                       root 2 n (p - 1) / p in
  *   reduce_scatter      the first half of it: n (p - 1) / p out and in */
 #include "comm/blocks.h"
@@ -19,24 +22,34 @@ static bool gets_sums(const ls__operation *op, int rank) {
            (ls__operation_step(op) == LS__REDUCE && rank == op->root);
 }
 
-static ls_status one_shot(ls__mesh *mesh, ls__operation *op) {
-    const size_t bytes = op->count * ls_dtype_size(op->dtype);
+/* Elements [first, first + count). */
+static void set_all_lanes(ls__mesh *mesh, const ls__operation *op, size_t first, size_t count) {
+    const size_t element = ls_dtype_size(op->dtype), bytes = count * element;
     const bool adds = gets_sums(op, mesh->base.rank);
-    mesh->table->begin(mesh, op);
     for (int rank = 0; rank < mesh->base.size; rank++) {
         ls__mesh_peer *peer = mesh->peer[rank];
         char *scratch = mesh->scratch + (size_t)rank * mesh->chunk;
-        mesh->sources[rank] = peer->self ? op->send : scratch;
+        const ls__mesh_lane mine = ls__mesh_lane_of(op->send, first * element, bytes);
+        mesh->sources[rank] = peer->self ? mine.at : scratch;
         if (peer->self)
             continue;
         if (gets_sums(op, rank))
-            peer->out[0] = ls__mesh_lane_of(op->send, 0, bytes);
+            peer->out[0] = mine;
         if (adds)
             peer->in[0] = ls__mesh_lane_of(scratch, 0, bytes);
     }
-    LS_TRY(mesh->table->drive(mesh, op));
-    if (adds)
-        ls__mesh_reduce(mesh, op, op->recv, op->count);
+}
+
+static ls_status one_shot(ls__mesh *mesh, ls__operation *op) {
+    const size_t element = ls_dtype_size(op->dtype), most = mesh->chunk / element;
+    mesh->table->begin(mesh, op);
+    for (size_t first = 0; first == 0 || first < op->count; first += most) {
+        const size_t left = op->count - first, count = left < most ? left : most;
+        set_all_lanes(mesh, op, first, count);
+        LS_TRY(mesh->table->drive(mesh, op));
+        if (gets_sums(op, mesh->base.rank))
+            ls__mesh_reduce(mesh, op, count > 0 ? (char *)op->recv + first * element : NULL, count);
+    }
     return LS_OK;
 }
 
@@ -126,7 +139,8 @@ ls_status ls__mesh_all_reduce(ls__mesh *mesh, ls__operation *op) {
         ls__mesh_reduce(mesh, op, op->recv, op->count);
         return LS_OK;
     }
-    if (op->count * element <= LS__MESH_ONE_SHOT_BYTES)
+    if (ls__cost_choose(&mesh->base.cost, mesh->base.algorithm, mesh->base.size,
+                        op->count * element, mesh->chunk) == LS__ONE_SHOT)
         return one_shot(mesh, op);
     const slices s = {.op = op,
                       .whole = true,

@@ -156,7 +156,8 @@ static void close_mpi(ls__transport *transport) {
 static ls_status split(ls__transport *transport, int color, int key, uint64_t deadline,
                        ls__transport **part);
 
-static const ls__transport_table table = {"mpi", run, close_mpi, abort_mpi, split};
+static const ls__transport_table table = {"mpi",     run,   close_mpi,
+                                          abort_mpi, split, ls__mesh_explain};
 
 /* --- open --- */
 

@@ -202,6 +202,8 @@ char *ls__shm_reach(const ls__shm *shm, ls__shm_place place);
 
 /* --- all_reduce.c, reduce.c, reduce_scatter.c, gather.c, broadcast.c, exchange.c, mailbox.c ------- */
 
+void ls__shm_explain(const ls__transport *transport, const ls__cost_question *question,
+                     ls__cost_answer *answer);
 ls_status ls__shm_all_reduce(ls__shm *shm, ls__operation *operation);
 ls_status ls__shm_reduce_scatter(ls__shm *shm, ls__operation *operation);
 ls_status ls__shm_reduce(ls__shm *shm, ls__operation *operation);

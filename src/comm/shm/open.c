@@ -84,7 +84,8 @@ static void close_shm(ls__transport *transport) {
     free(shm);
 }
 
-static const ls__transport_table table = {"shm", run, close_shm, abort_shm, ls__shm_split};
+static const ls__transport_table table = {"shm",     run,           close_shm,
+                                          abort_shm, ls__shm_split, ls__shm_explain};
 
 /* Whether ranks outnumber the cores that they may use together; each has said which at joining. A rank
  * bound to a core of its own sees only that one, so no rank can tell by itself. */

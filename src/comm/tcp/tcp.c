@@ -145,7 +145,8 @@ static void close_tcp(ls__transport *transport) {
     free_all(tcp);
 }
 
-static const ls__transport_table table = {"tcp", run, close_tcp, abort_tcp, ls__tcp_split};
+static const ls__transport_table table = {"tcp",     run,           close_tcp,
+                                          abort_tcp, ls__tcp_split, ls__mesh_explain};
 
 /* --- open -------------------------------------------------------------------------------------- */
 

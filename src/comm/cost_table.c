@@ -1,0 +1,74 @@
+/* Costs in a file, so that a job need not measure them and a cluster's jobs all have the same. */
+#include "comm/cost.h"
+
+#include "base/error.h"
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static bool is_positive(double value) {
+    return isfinite(value) && value > 0;
+}
+
+/* A line without its comment; nothing on it is well. */
+static bool parse_line(const char *line, ls__costs *costs) {
+    char level[16] = "", rest[2] = "";
+    double sync_us, gbs, add_gbs;
+    const int fields = sscanf(line, "%15s %lf %lf %lf %1s", level, &sync_us, &gbs, &add_gbs, rest);
+    ls__cost *cost = strcmp(level, "inside") == 0    ? &costs->inside
+                     : strcmp(level, "between") == 0 ? &costs->between
+                                                     : NULL;
+    if (fields <= 0)
+        return true;
+    if (fields != 4 || !cost || !is_positive(sync_us) || !is_positive(gbs) || !is_positive(add_gbs))
+        return false;
+    *cost = (ls__cost){.sync_s = sync_us * 1e-6,
+                       .bytes_per_s = gbs * 1e9,
+                       .add_per_s = add_gbs * 1e9,
+                       .stored = true};
+    return true;
+}
+
+ls_status ls__cost_table_read(const char *path, ls__costs *costs) {
+    char line[256];
+    ls_status status = LS_OK;
+    *costs = (ls__costs){0};
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return ls__fail_errno(LS_ERR_SYSTEM, errno, "cannot open the cost table %s", path);
+    for (int number = 1; status == LS_OK && fgets(line, sizeof line, file); number++) {
+        line[strcspn(line, "#\n")] = '\0';
+        if (!parse_line(line, costs))
+            status =
+                ls__fail(LS_ERR_FORMAT,
+                         "%s, line %d: '%.60s', want \"inside\" or \"between\", then three numbers "
+                         "above 0: us of a step, GB/s, GB/s of adding",
+                         path, number, line);
+    }
+    if (status == LS_OK && ferror(file))
+        status = ls__fail_errno(LS_ERR_SYSTEM, errno, "cannot read the cost table %s", path);
+    fclose(file);
+    return status;
+}
+
+static void write_line(FILE *file, const char *level, const ls__cost *cost) {
+    if (ls__cost_is_known(cost))
+        fprintf(file, "%-8s %10.3f %10.4f %10.4f\n", level, cost->sync_s * 1e6,
+                cost->bytes_per_s * 1e-9, cost->add_per_s * 1e-9);
+}
+
+ls_status ls__cost_table_write(const char *path, const ls__costs *costs) {
+    FILE *file = fopen(path, "we");
+    if (!file)
+        return ls__fail_errno(LS_ERR_SYSTEM, errno, "cannot write the cost table %s", path);
+    fprintf(file,
+            "# What a step costs (us), GB/s of a rank each way, GB/s and source of adding; for "
+            "LOCKSTEP_COST_TABLE.\n");
+    write_line(file, "inside", &costs->inside);
+    write_line(file, "between", &costs->between);
+    const bool failed = ferror(file);
+    if (fclose(file) || failed)
+        return ls__fail_errno(LS_ERR_SYSTEM, errno, "cannot write the cost table %s", path);
+    return LS_OK;
+}
