@@ -203,8 +203,6 @@ static void test_impossible_numbers_of_ranks(void **state) {
 }
 
 int main(int argc, char **argv) {
-    if (argc > 1 && strcmp(argv[1], LS__LAUNCH_SHIM) == 0)
-        return ls__launch_shim(argc - 1, argv + 1);
     if (argc > 1)
         return rank_main(argv[1]);
     const struct CMUnitTest tests[] = {

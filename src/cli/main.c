@@ -84,8 +84,6 @@ static int dispatch(int argc, char **argv) {
         return LS__EXIT_USAGE;
     }
     const char *name = argv[1];
-    if (strcmp(name, LS__LAUNCH_SHIM) == 0)
-        return ls__launch_shim(argc - 1, argv + 1);
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is a failed write with a message */
     if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) {
         puts("lockstep " LOCKSTEP_VERSION);

@@ -43,6 +43,20 @@ static int count_cores(hwloc_topology_t topology, hwloc_const_bitmap_t allowed) 
     return count;
 }
 
+/* Reading the topology takes milliseconds; how many processors there are at most, microseconds. */
+static int count_processors(void) {
+    cpu_set_t set;
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        return CPU_COUNT(&set);
+    return online > 0 ? (int)online : 1; /* more than the set can hold */
+}
+
+int ls__launch_threads(int ranks) {
+    int each = ranks < count_processors() ? ls__launch_cores() / ranks : 1;
+    return each > 1 ? each : 1;
+}
+
 int ls__launch_cores(void) {
     hwloc_topology_t topology;
     hwloc_bitmap_t allowed;
@@ -111,6 +125,8 @@ ls_status ls__launch_divide(char **lists, int ranks, bool by_place) {
         lists[rank] = NULL;
     hwloc_topology_t topology;
     hwloc_bitmap_t allowed;
+    if (!by_place && ranks > count_processors())
+        return LS_OK;
     LS_TRY(look(&topology, &allowed));
     int cores = count_cores(topology, allowed);
     ls_status status = LS_OK;
@@ -123,13 +139,13 @@ ls_status ls__launch_divide(char **lists, int ranks, bool by_place) {
     return status;
 }
 
-ls_status ls__launch_bind(const char *list) {
+cpu_set_t *ls__launch_parse_cores(const char *list, size_t *bytes) {
     enum { MOST = 1 << 16 };
     cpu_set_t *set = CPU_ALLOC(MOST);
-    size_t bytes = CPU_ALLOC_SIZE(MOST);
+    *bytes = CPU_ALLOC_SIZE(MOST);
     if (!set)
-        return ls__fail(LS_ERR_MEMORY, "no memory for a set of processors");
-    CPU_ZERO_S(bytes, set);
+        return NULL;
+    CPU_ZERO_S(*bytes, set);
     const char *at = list;
     while (*at) {
         char *end;
@@ -137,15 +153,10 @@ ls_status ls__launch_bind(const char *list) {
         if (*end == '-')
             last = strtol(end + 1, &end, 10);
         for (long i = first; i >= 0 && i <= last && i < MOST; i++)
-            CPU_SET_S((size_t)i, bytes, set);
+            CPU_SET_S((size_t)i, *bytes, set);
         if (*end != ',')
             break;
         at = end + 1;
     }
-    int bad = sched_setaffinity(0, bytes, set);
-    int error_number = errno;
-    CPU_FREE(set);
-    if (bad)
-        return ls__fail_errno(LS_ERR_SYSTEM, error_number, "cannot bind to processors %s", list);
-    return LS_OK;
+    return set;
 }

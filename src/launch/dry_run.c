@@ -5,7 +5,7 @@
 #include "launch/binding.h"
 #include "launch/environment.h"
 #include "launch/exit_code.h"
-#include "launch/shim.h"
+#include "launch/program.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

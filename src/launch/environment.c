@@ -66,8 +66,7 @@ static ls_status add(ls__environment *environment, const char *format, ...) {
  * other's way. */
 static ls_status add_threads(ls__environment *environment, int ranks) {
     const char *own = getenv("OMP_NUM_THREADS");
-    int each = ls__launch_cores() / ranks;
-    return own && *own ? LS_OK : add(environment, "OMP_NUM_THREADS=%d", each > 1 ? each : 1);
+    return own && *own ? LS_OK : add(environment, "OMP_NUM_THREADS=%d", ls__launch_threads(ranks));
 }
 
 static ls_status add_meeting(ls__environment *environment, const ls__launch_options *options,

@@ -38,8 +38,7 @@ typedef struct ls__rank {
     ls__launch_job *job;
     int number; /* in the job */
     int local;  /* on this machine */
-    uv_process_t process;
-    pid_t pid; /* and process group; 0: not started */
+    pid_t pid;  /* and process group; 0: not started */
     bool exited;
     bool group_left; /* the process is gone, children of it may live */
     int exit_code, signal;
@@ -54,7 +53,7 @@ struct ls__launch_job {
     const ls__launch_options *options;
     const char *command, *path;
     uv_loop_t loop;
-    uv_signal_t signals[3];
+    uv_signal_t signals[4];
     uv_timer_t tick;
     int tick_ms; /* 0: it does not run */
     bool paused, closing;
@@ -92,6 +91,8 @@ void ls__job_settle(ls__launch_job *job);
 
 /* ranks.c. On failure what was started is killed; the round is over when all of it has ended. */
 ls_status ls__job_start_ranks(ls__launch_job *job);
+/* Sees which of them have ended. */
+void ls__job_reap(ls__launch_job *job);
 void ls__job_free_ranks(ls__launch_job *job);
 void ls__stream_finish(ls__stream *stream);
 void ls__job_pause_reading(ls__launch_job *job, bool pause);

@@ -6,7 +6,7 @@
 #include "base/file.h"
 #include "launch/exit_code.h"
 #include "launch/job.h"
-#include "launch/shim.h"
+#include "launch/program.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -115,7 +115,10 @@ void ls__job_settle(ls__launch_job *job) {
 
 static void on_signal(uv_signal_t *handle, int signal_number) {
     ls__launch_job *job = handle->data;
-    ls__member_signal(job, signal_number);
+    if (signal_number == SIGCHLD)
+        ls__job_reap(job);
+    else
+        ls__member_signal(job, signal_number);
     ls__job_settle(job);
 }
 
@@ -128,7 +131,7 @@ const char *ls__launch_self(void) {
 /* --- opening and closing --------------------------------------------------------------------------- */
 
 static ls_status open_loop(ls__launch_job *job) {
-    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGCHLD};
     struct sigaction hangup;
     sigaction(SIGHUP, NULL, &hangup);
     int error = uv_loop_init(&job->loop);

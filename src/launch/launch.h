@@ -1,10 +1,8 @@
 /* Starts a program as ranks, on this machine or together with the launchers of others, watches them, and leaves
  * nothing behind.
  *
- * Each rank is this program executed again with LS__LAUNCH_SHIM as its first argument (main must hand
- * that to ls__launch_shim); the shim ties the rank's life to the launcher's, binds it to its cores
- * and becomes the program. Each rank leads a session and process group of its own, so that signals
- * reach its children too. A watcher process (watcher.c) ends all of them when the launcher is killed
+ * Each rank leads a session and process group of its own, so that signals reach its children too; the kernel ends
+ * it when the launcher dies. A watcher process (watcher.c) ends all of them when the launcher is killed
  * so hard that it cannot.
  *
  * On several machines each runs a launcher. They meet at the one that owns the rendezvous address, prove that they
@@ -16,7 +14,6 @@
 #include <lockstep/status.h>
 #include <stdbool.h>
 
-#define LS__LAUNCH_SHIM "__rank"
 enum { LS__LAUNCH_MOST_RANKS = 4096 };
 
 typedef enum ls__launch_transport {
@@ -85,9 +82,5 @@ bool ls__launch_check_streams(const char *spec, const char **why);
 
 /* The path of this program. */
 const char *ls__launch_self(void);
-
-/* The program of a rank before it becomes what the user wants to run: argv[0] is LS__LAUNCH_SHIM.
- * Returns only when it cannot, with an exit code. */
-int ls__launch_shim(int argc, char **argv);
 
 #endif

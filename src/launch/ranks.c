@@ -7,21 +7,22 @@
 #include "launch/binding.h"
 #include "launch/environment.h"
 #include "launch/logs.h"
-#include "launch/shim.h"
+#include "launch/program.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { READ_BYTES = 64 << 10 };
 
 /* The ranks of a round, which live until libuv has closed the last of their handles. */
 typedef struct crew {
-    int handles;
-    bool left; /* the job needs them no more */
+    int handles; /* pipes */
+    bool left;   /* the job needs them no more */
     int count;
     ls__rank rank[];
 } crew;
@@ -40,18 +41,11 @@ static void free_crew(crew *c) {
     free(c);
 }
 
-static void handle_closed(ls__rank *rank) {
+static void on_pipe_closed(uv_handle_t *pipe) {
+    ls__rank *rank = ((ls__stream *)pipe->data)->rank;
     crew *c = crew_of(rank - rank->local);
     if (--c->handles == 0 && c->left)
         free_crew(c);
-}
-
-static void on_pipe_closed(uv_handle_t *pipe) {
-    handle_closed(((ls__stream *)pipe->data)->rank);
-}
-
-static void on_process_closed(uv_handle_t *process) {
-    handle_closed(process->data);
 }
 
 static ls_status make_crew(ls__launch_job *job) {
@@ -135,13 +129,16 @@ void ls__job_pause_reading(ls__launch_job *job, bool pause) {
     }
 }
 
-static void on_exit_of_rank(uv_process_t *process, int64_t exit_code, int signal_number) {
-    ls__rank *rank = process->data;
-    rank->exit_code = (int)exit_code;
-    rank->signal = signal_number;
-    uv_close((uv_handle_t *)process, on_process_closed);
-    ls__job_rank_exited(rank);
-    ls__job_settle(rank->job);
+void ls__job_reap(ls__launch_job *job) {
+    for (int i = 0; i < job->started; i++) {
+        ls__rank *rank = &job->ranks[i];
+        int status;
+        if (!rank->pid || rank->exited || waitpid(rank->pid, &status, WNOHANG) != rank->pid)
+            continue;
+        rank->exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+        rank->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+        ls__job_rank_exited(rank);
+    }
 }
 
 /* --- starting -------------------------------------------------------------------------------------- */
@@ -209,77 +206,45 @@ static int second_fd(const ls__rank *rank) {
     return job->segment_fd >= 0 ? job->segment_fd : rank->number == 0 ? job->plan.listener : -1;
 }
 
-static char **shim_arguments(const ls__rank *rank, char *cores, char *pid) {
-    const ls__launch_job *job = rank->job;
-    size_t count = 0;
-    while (job->options->argv[count])
-        count++;
-    char **arguments = calloc(count + LS__SHIM_ARGV + 2, sizeof(char *));
-    if (!arguments)
-        return NULL;
-    arguments[0] = "lockstep";
-    char **shim = arguments + 1;
-    shim[0] = LS__LAUNCH_SHIM;
-    shim[LS__SHIM_PARENT] = pid;
-    shim[LS__SHIM_LAST_FD] = second_fd(rank) >= 0 ? "4" : "3";
-    shim[LS__SHIM_CORES] = cores ? cores : "-";
-    shim[LS__SHIM_PATH] = (char *)job->path;
-    memcpy(shim + LS__SHIM_ARGV, job->options->argv, count * sizeof(char *));
-    return arguments;
-}
-
-static ls_status spawn(ls__rank *rank, char **arguments, char **environment, const int *ends) {
+static ls_status spawn(ls__rank *rank, char *cores, char **environment, const int *ends) {
     ls__launch_job *job = rank->job;
-    uv_stdio_container_t stdio[] = {
-        {.flags = rank->number == 0 ? UV_INHERIT_FD : UV_IGNORE, .data.fd = STDIN_FILENO},
-        {.flags = UV_INHERIT_FD, .data.fd = ends[LS__STDOUT]},
-        {.flags = UV_INHERIT_FD, .data.fd = ends[LS__STDERR]},
-        {.flags = job->board_fd >= 0 ? UV_INHERIT_FD : UV_IGNORE, .data.fd = job->board_fd},
-        {.flags = UV_INHERIT_FD, .data.fd = second_fd(rank)},
+    ls__spawn how = {
+        .path = job->path,
+        .argv = job->options->argv,
+        .environment = environment,
+        .fd = {rank->number == 0 ? STDIN_FILENO : -1, ends[LS__STDOUT], ends[LS__STDERR],
+               job->board_fd, second_fd(rank)},
     };
-    const uv_process_options_t options = {
-        .exit_cb = on_exit_of_rank,
-        .file = ls__launch_self(),
-        .args = arguments,
-        .env = environment,
-        .flags = UV_PROCESS_DETACHED, /* a session of its own */
-        .stdio_count = second_fd(rank) >= 0 ? 5 : 4,
-        .stdio = stdio,
-    };
-    rank->process.data = rank;
-    crew_of(rank - rank->local)->handles++;
-    int error = uv_spawn(&job->loop, &rank->process, &options);
-    if (error) {
-        const char *hint = error == UV_EAGAIN   ? "; ulimit -u bounds the processes"
-                           : error == UV_EMFILE ? "; ulimit -n bounds the open files"
-                                                : "";
-        uv_close((uv_handle_t *)&rank->process, on_process_closed);
+    cpu_set_t *set = cores ? ls__launch_parse_cores(cores, &how.cores_bytes) : NULL;
+    how.cores = set;
+    rank->pid = ls__program_spawn(&how);
+    int error_number = errno;
+    CPU_FREE(set);
+    if (rank->pid < 0) {
+        const char *hint = error_number == EAGAIN   ? "; ulimit -u bounds the processes"
+                           : error_number == EMFILE ? "; ulimit -n bounds the open files"
+                                                    : "";
+        rank->pid = 0;
         return ls__fail(LS_ERR_SYSTEM, "cannot start rank %d of %d: %s%s", rank->number,
-                        job->plan.world, uv_strerror(error), hint);
+                        job->plan.world, strerror(error_number), hint);
     }
-    rank->pid = rank->process.pid;
     job->running++;
     ls__watcher_add(&job->watcher, rank->pid);
     return LS_OK;
 }
 
 static ls_status start_rank(ls__rank *rank, char *cores, char **environment) {
-    ls__launch_job *job = rank->job;
-    char pid[16];
+    ls_status status = LS_OK;
     int ends[LS__STREAMS] = {-1, -1};
-    snprintf(pid, sizeof pid, "%d", (int)getpid());
-    char **arguments = shim_arguments(rank, cores, pid);
-    ls_status status = arguments ? LS_OK : ls__fail(LS_ERR_MEMORY, "no memory to start a rank");
-    job->started++;
+    rank->job->started++;
     for (int s = 0; s < LS__STREAMS && status == LS_OK; s++)
         status = open_stream(rank, s, &ends[s]);
     if (status == LS_OK)
-        status = spawn(rank, arguments, environment, ends);
+        status = spawn(rank, cores, environment, ends);
     for (int s = 0; s < LS__STREAMS; s++) {
         if (ends[s] >= 0)
             close(ends[s]);
     }
-    free(arguments);
     return status;
 }
 
@@ -289,7 +254,8 @@ static ls_status start_all(ls__launch_job *job) {
     char **cores = calloc((size_t)count, sizeof *cores);
     if (!cores)
         return ls__fail(LS_ERR_MEMORY, "no memory for %d ranks", count);
-    if (job->options->bind != LS__LAUNCH_BIND_NONE) /* where it cannot, the ranks run unbound */
+    /* where it cannot, the ranks run unbound */
+    if (job->options->bind != LS__LAUNCH_BIND_NONE)
         ls__launch_divide(cores, count, job->options->bind == LS__LAUNCH_BIND_NUMA);
     ls_status status = ls__environment_create(&environment, job->options, &job->plan);
     for (int i = 0; i < count && status == LS_OK; i++) {
