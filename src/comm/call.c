@@ -2,6 +2,7 @@
 
 #include "comm/blocks.h"
 #include "comm/work.h"
+#include <string.h>
 
 /* --- checks ---------------------------------------------------------------------------------- */
 
@@ -77,15 +78,20 @@ ls_status ls__check_work(const char *name, ls_work **work) {
 
 /* --- descriptions ---------------------------------------------------------------------------- */
 
-ls__operation ls__describe(ls__kind kind, const void *send, void *recv, size_t count,
-                           ls_dtype dtype) {
-    ls__operation operation = {.send = send, .recv = recv, .count = count, .dtype = dtype};
-    operation.header = (ls__header){
-        .magic = LS__HEADER_MAGIC, .kind = (uint16_t)kind, .dtype = (uint8_t)dtype, .count = count};
-    return operation;
+void ls__describe(ls__operation *operation, ls__kind kind, const void *send, void *recv,
+                  size_t count, ls_dtype dtype) {
+    memset(operation, 0, sizeof *operation);
+    operation->header.magic = LS__HEADER_MAGIC;
+    operation->header.kind = (uint16_t)kind;
+    operation->header.dtype = (uint8_t)dtype;
+    operation->header.count = count;
+    operation->send = send;
+    operation->recv = recv;
+    operation->count = count;
+    operation->dtype = dtype;
 }
 
-ls_status ls__submit(ls_group *group, const ls__operation *operation, ls_work **work) {
+ls_status ls__submit(ls_group *group, ls__operation *operation, ls_work **work) {
     return work ? ls__work_start(group, operation, work) : ls__work_run(group, operation);
 }
 
@@ -124,7 +130,8 @@ static ls_status submit_blocks(ls_group *group, const ls__blocks_call *call, siz
 ls_status ls__submit_even(ls_group *group, ls__blocks_call call, size_t count, ls_work **work) {
     const size_t size = group ? (size_t)ls_group_size(group) : 1;
     LS_TRY(ls__check_common(call.name, group, count, size, call.dtype));
-    ls__operation operation = ls__describe(call.kind, call.send, call.recv, count, call.dtype);
+    ls__operation operation;
+    ls__describe(&operation, call.kind, call.send, call.recv, count, call.dtype);
     return submit_blocks(group, &call, count * size, &operation, work);
 }
 
@@ -132,8 +139,9 @@ ls_status ls__submit_uneven(ls_group *group, ls__blocks_call call, const size_t 
                             ls_work **work) {
     size_t total;
     LS_TRY(ls__check_counts(call.name, group, counts, call.dtype, &total));
-    ls__operation operation =
-        ls__describe(call.kind, call.send, call.recv, counts[ls_group_rank(group)], call.dtype);
+    ls__operation operation;
+    ls__describe(&operation, call.kind, call.send, call.recv, counts[ls_group_rank(group)],
+                 call.dtype);
     operation.counts = counts;
     operation.header.count = total;
     operation.header.counts = ls__counts_hash(counts, ls_group_size(group));

@@ -21,10 +21,11 @@ ls_status ls__check_rank(const char *name, const char *which, const ls_group *gr
 /* Of a started form; *work is NULL from here on. */
 ls_status ls__check_work(const char *name, ls_work **work);
 
-ls__operation ls__describe(ls__kind kind, const void *send, void *recv, size_t count,
-                           ls_dtype dtype);
+/* Into a place of the caller's: what small operations take is counted in nanoseconds. */
+void ls__describe(ls__operation *operation, ls__kind kind, const void *send, void *recv,
+                  size_t count, ls_dtype dtype);
 /* Blocking when the caller has no place for a handle. */
-ls_status ls__submit(ls_group *group, const ls__operation *operation, ls_work **work);
+ls_status ls__submit(ls_group *group, ls__operation *operation, ls_work **work);
 
 /* An operation on blocks: one of `larger` is `smaller`'s, on ranks that have both. */
 typedef struct ls__blocks_call {

@@ -26,7 +26,8 @@ ls_status ls_group_alloc(ls_group *group, size_t bytes, void **memory) {
     if (!group || !memory)
         return ls__fail(LS_ERR_ARGUMENT, "group_alloc: %s is NULL", group ? "memory" : "group");
     *memory = NULL;
-    ls__operation operation = ls__describe(LS__ALLOC, NULL, NULL, bytes, LS_U8);
+    ls__operation operation;
+    ls__describe(&operation, LS__ALLOC, NULL, NULL, bytes, LS_U8);
     operation.bytes = bytes > 0 ? bytes : 1; /* nothing still has an address of its own */
     operation.memory = memory;
     return ls__submit(group, &operation, NULL);
@@ -35,7 +36,8 @@ ls_status ls_group_alloc(ls_group *group, size_t bytes, void **memory) {
 ls_status ls_group_free(ls_group *group, void *memory) {
     if (!group)
         return ls__fail(LS_ERR_ARGUMENT, "group_free: group is NULL");
-    ls__operation operation = ls__describe(LS__FREE, NULL, NULL, 0, LS_U8);
+    ls__operation operation;
+    ls__describe(&operation, LS__FREE, NULL, NULL, 0, LS_U8);
     operation.memory = &memory;
     return ls__submit(group, &operation, NULL);
 }

@@ -110,7 +110,8 @@ static ls_status all_to_all(ls_group *group, const void *send, void *recv, size_
     LS_TRY(ls__check_buffer(name, "recv", recv, count));
     const size_t bytes = count * size * ls_dtype_size(dtype);
     LS_TRY(ls__check_overlap(name, send, bytes, recv, bytes, send == recv));
-    ls__operation operation = ls__describe(LS__ALL_TO_ALL, send, recv, count, dtype);
+    ls__operation operation;
+    ls__describe(&operation, LS__ALL_TO_ALL, send, recv, count, dtype);
     return ls__submit(group, &operation, work);
 }
 
@@ -140,7 +141,8 @@ static ls_status all_to_all_v(ls_group *group, const void *send, const size_t *s
     LS_TRY(ls__check_buffer(name, "send", send, sent));
     LS_TRY(ls__check_buffer(name, "recv", recv, received));
     LS_TRY(ls__check_overlap(name, send, sent * element, recv, received * element, false));
-    ls__operation operation = ls__describe(LS__ALL_TO_ALL_V, send, recv, 0, dtype);
+    ls__operation operation;
+    ls__describe(&operation, LS__ALL_TO_ALL_V, send, recv, 0, dtype);
     operation.count = send_counts[rank];
     operation.counts = send_counts;
     operation.recv_counts = recv_counts;
@@ -166,7 +168,8 @@ static ls_status broadcast(ls_group *group, void *buffer, size_t count, ls_dtype
     LS_TRY(ls__check_common("broadcast", group, count, 1, dtype));
     LS_TRY(ls__check_buffer("broadcast", "buffer", buffer, count));
     LS_TRY(ls__check_rank("broadcast", "root", group, root));
-    ls__operation operation = ls__describe(LS__BROADCAST, buffer, buffer, count, dtype);
+    ls__operation operation;
+    ls__describe(&operation, LS__BROADCAST, buffer, buffer, count, dtype);
     operation.root = root;
     operation.header.root = (uint32_t)root;
     return ls__submit(group, &operation, work);
@@ -185,7 +188,8 @@ ls_status ls_broadcast_start(ls_group *group, void *buffer, size_t count, ls_dty
 static ls_status barrier(ls_group *group, ls_work **work) {
     if (!group)
         return ls__fail(LS_ERR_ARGUMENT, "barrier: group is NULL");
-    ls__operation operation = ls__describe(LS__BARRIER, NULL, NULL, 0, LS_U8);
+    ls__operation operation;
+    ls__describe(&operation, LS__BARRIER, NULL, NULL, 0, LS_U8);
     return ls__submit(group, &operation, work);
 }
 

@@ -14,7 +14,8 @@ static ls_status check_peer(const char *name, const ls_group *group, const void 
 static ls_status point_to_point(ls__kind kind, ls_group *group, const void *send, void *recv,
                                 size_t count, ls_dtype dtype, int peer, ls_work **work) {
     LS_TRY(check_peer(ls__kind_name(kind), group, send ? send : recv, count, dtype, peer));
-    ls__operation operation = ls__describe(kind, send, recv, count, dtype);
+    ls__operation operation;
+    ls__describe(&operation, kind, send, recv, count, dtype);
     operation.root = peer;
     operation.header.root = (uint32_t)(kind == LS__SEND ? peer : ls_group_rank(group));
     return ls__submit(group, &operation, work);
@@ -59,7 +60,8 @@ static ls_status sendrecv(ls_group *group, const void *send, size_t send_count, 
                         name, rank, send_count, to, recv_count, from);
     const size_t element = ls_dtype_size(dtype);
     LS_TRY(ls__check_overlap(name, send, send_count * element, recv, recv_count * element, false));
-    ls__operation operation = ls__describe(LS__SENDRECV, send, recv, send_count, dtype);
+    ls__operation operation;
+    ls__describe(&operation, LS__SENDRECV, send, recv, send_count, dtype);
     operation.root = to;
     operation.header.root = (uint32_t)to;
     operation.from = from;

@@ -20,7 +20,8 @@ static ls_status all_reduce(ls_group *group, const void *send, void *recv, size_
                             ls_dtype dtype, ls_op op, ls_work **work) {
     LS_TRY(check_all_reduce("all_reduce", group, send, recv, count, dtype));
     LS_TRY(ls__check_op("all_reduce", op));
-    ls__operation operation = ls__describe(LS__ALL_REDUCE, send, recv, count, dtype);
+    ls__operation operation;
+    ls__describe(&operation, LS__ALL_REDUCE, send, recv, count, dtype);
     operation.op = op;
     operation.header.op = (uint8_t)op;
     return ls__submit(group, &operation, work);
@@ -47,7 +48,8 @@ static ls_status all_reduce_weighted(ls_group *group, const void *send, void *re
         return ls__fail(LS_ERR_ARGUMENT,
                         "all_reduce_weighted: weight is %g, want a finite number, 0 or more",
                         weight);
-    ls__operation operation = ls__describe(LS__ALL_REDUCE, send, recv, count, dtype);
+    ls__operation operation;
+    ls__describe(&operation, LS__ALL_REDUCE, send, recv, count, dtype);
     operation.op = LS_SUM;
     operation.weighted = true;
     operation.total = total;
@@ -82,7 +84,8 @@ static ls_status reduce(ls_group *group, const void *send, void *recv, size_t co
         LS_TRY(ls__check_buffer(name, "recv", recv, count));
         LS_TRY(ls__check_overlap(name, send, bytes, recv, bytes, send == recv));
     }
-    ls__operation operation = ls__describe(LS__REDUCE, send, recv, count, dtype);
+    ls__operation operation;
+    ls__describe(&operation, LS__REDUCE, send, recv, count, dtype);
     operation.op = op;
     operation.header.op = (uint8_t)op;
     operation.root = root;

@@ -108,8 +108,8 @@ static ls_status split_group(ls_group *parent, ls__split_seat mine, ls_group **g
     ls__split split = {.mine = mine, .seat = calloc(size, sizeof(ls__split_seat))};
     if (!split.seat)
         return ls__fail(LS_ERR_MEMORY, "group_split: no memory for %zu ranks", size);
-    ls__operation operation =
-        ls__describe(LS__SPLIT, &split.mine, split.seat, sizeof split.mine, LS_U8);
+    ls__operation operation;
+    ls__describe(&operation, LS__SPLIT, &split.mine, split.seat, sizeof split.mine, LS_U8);
     operation.step = LS__ALL_GATHER;
     operation.split = &split;
     ls_status status = ls__submit(parent, &operation, NULL);

@@ -79,9 +79,10 @@ typedef struct ls__operation {
     ls_dtype dtype;
     ls_op op;
     bool weighted;
-    bool beside; /* run by the group's own thread, while the program's goes on */
-    int root;    /* of one with a root; send, recv: the peer; sendrecv: the one sent to */
-    int from;    /* sendrecv, as the two that follow */
+    bool beside;  /* run by the group's own thread, while the program's goes on */
+    bool untimed; /* nobody asks for its times but the flight recorder: to 0.1 us is good enough */
+    int root;     /* of one with a root; send, recv: the peer; sendrecv: the one sent to */
+    int from;     /* sendrecv, as the two that follow */
     size_t recv_count;
     uint64_t recv_sequence;
     double *total;           /* weighted: receives the global weight, may be NULL */
@@ -91,7 +92,7 @@ typedef struct ls__operation {
     double timeout_s;        /* the group's when the operation was submitted */
     uint64_t deadline;       /* ls__now_ns clock; set when it begins: see ls__operation_deadline */
     uint64_t paused_ns;      /* ls__heartbeat_paused_ns when it began */
-    ls_work_times times;     /* the transport fills ready_ns and last_rank */
+    ls_work_times times;     /* the transport fills ready_ns and last_rank, and may fill end_ns */
 } ls__operation;
 
 static inline ls__kind ls__operation_step(const ls__operation *operation) {

@@ -17,9 +17,24 @@
 
 /* --- running one operation ------------------------------------------------------------------- */
 
-/* Called without the lock, with group->running set. */
-static void run_operation(ls_group *group, ls_work *work) {
-    ls__operation *operation = &work->operation;
+/* It failed: `text` becomes the reason, and everybody who should know is told. */
+static void spread_failure(ls_group *group, const ls__operation *operation, ls_status status,
+                           char text[LS__TEXT_BYTES]) {
+    ls__transport *transport = group->transport;
+    if (group != group->world && !strstr(ls_error_text(), group->name))
+        ls__error_add_context("group %s", group->name);
+    snprintf(text, LS__TEXT_BYTES, "%s", ls_error_text());
+    if (status == LS_ERR_ARGUMENT)
+        return;
+    ls__board_fail(group->board, text);
+    ls__heartbeat_fail(transport->heartbeat, operation->header.group, status, text);
+    /* Peers are in the middle of something with this rank: tell them, so they need not time out. */
+    transport->table->abort(transport, status, text);
+}
+
+/* Called without the lock, with group->running set. `text` is written where it fails. */
+static ls_status run_operation(ls_group *group, ls__operation *operation,
+                               char text[LS__TEXT_BYTES]) {
     ls__transport *transport = group->transport;
     if (!operation->times.begin_ns) /* else it was submitted this very moment */
         operation->times.begin_ns = ls__now_ns();
@@ -28,24 +43,32 @@ static void run_operation(ls_group *group, ls_work *work) {
     operation->paused_ns = ls__heartbeat_paused_ns(transport->heartbeat);
     ls__flight *flight = ls__board_flight(group->board);
     uint64_t note = ls__flight_begin(flight, operation);
-    work->status = operation->split ? ls__split_run(transport, operation)
-                                    : transport->table->run(transport, operation);
-    operation->times.end_ns = ls__now_ns();
+    ls_status status = operation->split ? ls__split_run(transport, operation)
+                                        : transport->table->run(transport, operation);
+    if (operation->times.end_ns == 0)
+        operation->times.end_ns = ls__now_ns();
     if (operation->times.ready_ns == 0)
         operation->times.ready_ns = operation->times.begin_ns;
-    ls__flight_end(flight, note, operation, work->status);
-    if (work->status == LS_OK)
-        return;
-    if (group != group->world && !strstr(ls_error_text(), group->name))
-        ls__error_add_context("group %s", group->name);
-    snprintf(work->text, sizeof work->text, "%s", ls_error_text());
-    if (work->status != LS_ERR_ARGUMENT)
-        ls__board_fail(group->board, work->text);
-    if (work->status != LS_ERR_ARGUMENT)
-        ls__heartbeat_fail(transport->heartbeat, operation->header.group, work->status, work->text);
-    /* Peers are in the middle of something with this rank: tell them, so they need not time out. */
-    if (work->status != LS_ERR_ARGUMENT)
-        transport->table->abort(transport, work->status, work->text);
+    ls__flight_end(flight, note, operation, status);
+    if (status != LS_OK)
+        spread_failure(group, operation, status, text);
+    return status;
+}
+
+/* Called with the lock, after an operation: a failed one ends the group. */
+static void conclude(ls_group *group, ls_status status, const char text[LS__TEXT_BYTES]) {
+    group->running = false;
+    if (status != LS_OK && status != LS_ERR_ARGUMENT) {
+        group->broken = status;
+        memcpy(group->broken_text, text, sizeof group->broken_text);
+    }
+}
+
+/* Called with the lock. The group's own thread sleeps on, also through any number of blocking calls, unless one
+ * is for it. */
+static void wake_others(ls_group *group) {
+    if (group->waiting > 0 || (group->first && !group->first->blocking))
+        pthread_cond_broadcast(&group->changed);
 }
 
 /* Takes the first of the queue and runs it. Called with the lock, which is open meanwhile. */
@@ -60,19 +83,13 @@ static void run_first(ls_group *group) {
     } else {
         group->running = true;
         pthread_mutex_unlock(&group->lock);
-        run_operation(group, work);
+        work->status = run_operation(group, &work->operation, work->text);
         pthread_mutex_lock(&group->lock);
-        group->running = false;
-        if (work->status != LS_OK && work->status != LS_ERR_ARGUMENT) {
-            group->broken = work->status;
-            memcpy(group->broken_text, work->text, sizeof group->broken_text);
-        }
+        conclude(group, work->status, work->text);
     }
     /* After this store the waiting thread may free the work. */
     atomic_store_explicit(&work->done, true, memory_order_release);
-    /* The group's own thread sleeps on, also through any number of blocking calls, unless one is for it. */
-    if (group->waiting > 0 || (group->first && !group->first->blocking))
-        pthread_cond_broadcast(&group->changed);
+    wake_others(group);
 }
 
 static void *progress(void *argument) {
@@ -132,15 +149,20 @@ static ls_status check_home(const ls_group *group) {
                     ls__own_name(group->transport));
 }
 
+/* Called with the lock: the operation is the next of its group. */
+static void enter(ls_group *group, ls__operation *operation) {
+    number(group, operation);
+    operation->times.queued_ns = ls__now_ns();
+    operation->timeout_s = group->timeout_s;
+}
+
 /* Called with the lock. */
 static ls_status submit(ls_group *group, ls_work *work) {
     if (group->broken != LS_OK)
         return ls__fail(group->broken, "%s", group->broken_text);
     if (!work->blocking)
         LS_TRY(ensure_thread(group));
-    number(group, &work->operation);
-    work->operation.times.queued_ns = ls__now_ns();
-    work->operation.timeout_s = group->timeout_s;
+    enter(group, &work->operation);
     if (group->last)
         group->last->next = work;
     else
@@ -163,22 +185,43 @@ static ls_status wait_for(ls_group *group, ls_work *work) {
     return work->status == LS_OK ? LS_OK : ls__fail(work->status, "%s", work->text);
 }
 
-ls_status ls__work_run(ls_group *group, const ls__operation *operation) {
-    LS_TRY(check_home(group));
-    ls_work work; /* its text, a kilobyte, is left as it is: only a failure writes and reads it */
-    work.operation = *operation;
-    work.group = group;
-    work.next = NULL;
-    work.blocking = true;
-    atomic_init(&work.done, false);
-    work.text[0] = '\0';
+/* Nobody is before it, so it needs no place in the queue and no copy. Called with the lock, which is open
+ * meanwhile. */
+static ls_status run_at_once(ls_group *group, ls__operation *operation) {
+    char text[LS__TEXT_BYTES]; /* as it is: only a failure writes and reads it */
+    enter(group, operation);
+    operation->times.begin_ns = operation->times.queued_ns;
+    group->running = true;
+    pthread_mutex_unlock(&group->lock);
+    ls_status status = run_operation(group, operation, text);
     pthread_mutex_lock(&group->lock);
-    bool idle = !group->running && !group->first;
-    ls_status status = submit(group, &work);
-    if (idle)
-        work.operation.times.begin_ns = work.operation.times.queued_ns;
+    conclude(group, status, text);
+    wake_others(group);
+    return status == LS_OK ? LS_OK : ls__fail(status, "%s", text);
+}
+
+/* Called with the lock. */
+static ls_status run_in_turn(ls_group *group, const ls__operation *operation) {
+    ls_work *work = calloc(1, sizeof *work);
+    if (!work)
+        return ls__fail(LS_ERR_MEMORY, "%s: no memory for a place in the queue",
+                        ls__kind_name(operation->header.kind));
+    work->operation = *operation;
+    work->group = group;
+    work->blocking = true;
+    ls_status status = submit(group, work);
     if (status == LS_OK)
-        status = wait_for(group, &work);
+        status = wait_for(group, work);
+    free(work);
+    return status;
+}
+
+ls_status ls__work_run(ls_group *group, ls__operation *operation) {
+    LS_TRY(check_home(group));
+    operation->untimed = true;
+    pthread_mutex_lock(&group->lock);
+    const bool at_once = !group->running && !group->first && group->broken == LS_OK;
+    ls_status status = at_once ? run_at_once(group, operation) : run_in_turn(group, operation);
     pthread_mutex_unlock(&group->lock);
     return status;
 }

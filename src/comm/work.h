@@ -60,9 +60,10 @@ void ls__group_adopt(const ls_group *parent, ls_group *group, uint64_t id, const
 /* The number of the split of `group` that has just succeeded: 1, 2, ... */
 uint64_t ls__group_count_split(ls_group *group);
 
-/* Numbers the operation (header.sequence), runs it in its turn and returns its status. */
-ls_status ls__work_run(ls_group *group, const ls__operation *operation);
-/* The same, but returns at once; *work is for ls_work_wait. */
+/* Numbers the operation (header.sequence), runs it in its turn and returns its status. What it holds
+ * afterwards is nobody's. */
+ls_status ls__work_run(ls_group *group, ls__operation *operation);
+/* The same for a copy of it, but returns at once; *work is for ls_work_wait. */
 ls_status ls__work_start(ls_group *group, const ls__operation *operation, ls_work **work);
 
 #endif

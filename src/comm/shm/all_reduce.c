@@ -24,14 +24,13 @@ static ls_status all_reduce_tiny(ls__shm *shm, ls__operation *op) {
     size_t bytes = op->count * ls_dtype_size(op->dtype);
     bool within = bytes <= LS__SHM_INLINE_BYTES;
     uint32_t half = shm->staged;
-    ls__shm_notice notice = {0};
     if (within) {
-        ls__shm_copy(notice.value, op->send, bytes);
+        ls__shm_copy(ls__shm_next_notice(shm)->value, op->send, bytes);
     } else {
         ls__shm_copy(ls__shm_staging(shm, shm->base.rank, half), op->send, bytes);
         shm->staged++;
     }
-    LS_TRY(ls__shm_meet(shm, op, notice));
+    LS_TRY(ls__shm_meet(shm, op));
     double total = ls__shm_total_weight(shm, op);
     if (bytes > 0 && total == 0) {
         memset(op->recv, 0, bytes);
@@ -40,8 +39,9 @@ static ls_status all_reduce_tiny(ls__shm *shm, ls__operation *op) {
     const void *source[LS__SHM_RANKS_MAX];
     for (int r = 0; r < shm->base.size; r++)
         source[r] = within ? ls__shm_notice_of(shm, r)->value : ls__shm_staging(shm, r, half);
-    ls__reduce(op->recv, source, shm->base.size, op->count, op->dtype, op->op,
-               ls__reduce_scale(op->op, shm->base.size, op->weighted, total));
+    ls__reduce_to(shm->level, &op->recv, 1, source, shm->base.size, op->count, op->dtype, op->op,
+                  ls__reduce_scale(op->op, shm->base.size, op->weighted, total), false);
+    ls__shm_ends_when_ready(op);
     return LS_OK;
 }
 

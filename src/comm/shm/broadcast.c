@@ -17,7 +17,7 @@ ls_status ls__shm_broadcast(ls__shm *shm, ls__operation *op) {
         char *half = ls__shm_staging(shm, op->root, shm->staged++);
         if (root)
             ls__shm_copy(half, op->send, bytes);
-        LS_TRY(ls__shm_meet(shm, op, (ls__shm_notice){.status = LS_OK}));
+        LS_TRY(ls__shm_meet(shm, op));
         if (!root)
             ls__shm_copy(op->recv, half, bytes);
         return LS_OK;
@@ -46,7 +46,7 @@ static ls_status scatter_tiny(ls__shm *shm, ls__operation *op, size_t bytes) {
     char *half = ls__shm_staging(shm, op->root, shm->staged++);
     if (op->root == shm->base.rank)
         ls__shm_copy(half, op->send, bytes);
-    LS_TRY(ls__shm_meet(shm, op, (ls__shm_notice){.status = LS_OK}));
+    LS_TRY(ls__shm_meet(shm, op));
     ls__shm_copy(op->recv, half + ls__block_first(op, shm->base.rank) * element,
                  op->count * element);
     return LS_OK;

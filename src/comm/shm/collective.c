@@ -46,9 +46,10 @@ bool ls__shm_all_mapped(const ls__shm *shm, bool recv_too) {
 
 ls_status ls__shm_meet_buffers(ls__shm *shm, ls__operation *op, size_t send_bytes,
                                size_t recv_bytes) {
-    ls__shm_notice notice = {.send = ls__shm_locate(shm, op->send, send_bytes),
-                             .recv = ls__shm_locate(shm, op->recv, recv_bytes)};
-    return ls__shm_meet(shm, op, notice);
+    ls__shm_notice *notice = ls__shm_next_notice(shm);
+    notice->send = ls__shm_locate(shm, op->send, send_bytes);
+    notice->recv = ls__shm_locate(shm, op->recv, recv_bytes);
+    return ls__shm_meet(shm, op);
 }
 
 size_t ls__shm_blocks_chunk(const ls__shm *shm, const ls__operation *op) {

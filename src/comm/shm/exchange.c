@@ -54,7 +54,7 @@ ls_status ls__shm_all_to_all(ls__shm *shm, ls__operation *op) {
     if (bytes <= LS__SHM_TINY_BYTES) {
         uint32_t half = shm->staged++;
         ls__shm_copy(ls__shm_staging(shm, shm->base.rank, half), op->send, bytes);
-        LS_TRY(ls__shm_meet(shm, op, (ls__shm_notice){.status = LS_OK}));
+        LS_TRY(ls__shm_meet(shm, op));
         take_blocks(shm, op, NULL, half, 0, op->count);
         return LS_OK;
     }

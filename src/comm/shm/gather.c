@@ -46,7 +46,7 @@ ls_status ls__shm_gather(ls__shm *shm, ls__operation *op) {
     if (longest * element <= LS__SHM_TINY_BYTES) {
         uint32_t half = shm->staged++;
         ls__shm_copy(ls__shm_staging(shm, shm->base.rank, half), op->send, mine);
-        LS_TRY(ls__shm_meet(shm, op, (ls__shm_notice){.status = LS_OK}));
+        LS_TRY(ls__shm_meet(shm, op));
         gather_staged(shm, op, half, 0, longest);
         return LS_OK;
     }

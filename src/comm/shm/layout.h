@@ -171,10 +171,19 @@ ls_status ls__shm_sync(ls__shm *shm, const ls__operation *operation);
 /* The same in two steps: the number of the arrival is what to wait for. At most one arrival ahead. */
 uint32_t ls__shm_arrive(ls__shm *shm);
 ls_status ls__shm_await(ls__shm *shm, const ls__operation *operation, uint32_t number);
-/* Arrives with a notice (whose places, value or status the caller has filled) and the operation's header,
- * and compares the headers of all ranks. Fills ready_ns and last_rank the first time an operation calls
- * it. */
-ls_status ls__shm_meet(ls__shm *shm, ls__operation *operation, ls__shm_notice notice);
+/* Where this rank's next meeting tells its places, value or status: written there at once, in the line that
+ * the others read. */
+static inline ls__shm_notice *ls__shm_next_notice(const ls__shm *shm) {
+    return &ls__shm_my_slot(shm)->arrival[(shm->arrivals + 1) & 1].notice;
+}
+/* Arrives with that notice and the operation's header, and compares the headers of all ranks. Fills ready_ns
+ * and last_rank the first time an operation calls it. */
+ls_status ls__shm_meet(ls__shm *shm, ls__operation *operation);
+/* Nothing worth a look at the clock has happened since the last rank arrived. */
+static inline void ls__shm_ends_when_ready(ls__operation *op) {
+    if (op->untimed)
+        op->times.end_ns = op->times.ready_ns;
+}
 /* What rank r told at the last ls__shm_meet; valid until this rank's next arrival. */
 const ls__shm_notice *ls__shm_notice_of(const ls__shm *shm, int r);
 

@@ -32,7 +32,9 @@ static ls_status run_kind(ls__shm *shm, ls__operation *operation) {
     case LS__BROADCAST:
         return ls__shm_broadcast(shm, operation);
     case LS__BARRIER:
-        return ls__shm_meet(shm, operation, (ls__shm_notice){.status = LS_OK});
+        LS_TRY(ls__shm_meet(shm, operation));
+        ls__shm_ends_when_ready(operation);
+        return LS_OK;
     case LS__SEND:
         return ls__shm_send(shm, operation);
     case LS__RECV:

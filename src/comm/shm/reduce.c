@@ -13,7 +13,7 @@ static ls_status reduce_tiny(ls__shm *shm, ls__operation *op, size_t bytes) {
     const void *source[LS__SHM_RANKS_MAX];
     uint32_t half = shm->staged++;
     ls__shm_copy(ls__shm_staging(shm, shm->base.rank, half), op->send, bytes);
-    LS_TRY(ls__shm_meet(shm, op, (ls__shm_notice){.status = LS_OK}));
+    LS_TRY(ls__shm_meet(shm, op));
     if (op->root != shm->base.rank)
         return LS_OK;
     for (int r = 0; r < shm->base.size; r++)

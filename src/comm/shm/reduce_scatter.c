@@ -23,7 +23,7 @@ static ls_status reduce_scatter_tiny(ls__shm *shm, ls__operation *op, size_t byt
     const void *source[LS__SHM_RANKS_MAX];
     uint32_t half = shm->staged++;
     ls__shm_copy(ls__shm_staging(shm, shm->base.rank, half), op->send, bytes);
-    LS_TRY(ls__shm_meet(shm, op, (ls__shm_notice){.status = LS_OK}));
+    LS_TRY(ls__shm_meet(shm, op));
     for (int r = 0; r < shm->base.size; r++)
         source[r] = ls__shm_staging(shm, r, half) + before;
     reduce_block(shm, op, source, 0, op->count);

@@ -65,7 +65,8 @@ static ls_status agree(ls__shm *shm, ls__operation *operation, ls_status mine) {
     char text[512];
     strncpy(text, mine == LS_OK ? "" : ls_error_text(), sizeof text - 1);
     text[sizeof text - 1] = '\0';
-    LS_TRY(ls__shm_meet(shm, operation, (ls__shm_notice){.status = mine}));
+    ls__shm_next_notice(shm)->status = mine;
+    LS_TRY(ls__shm_meet(shm, operation));
     if (mine != LS_OK)
         return ls__operation_fail(mine, operation, ls__own_name(&shm->base), "%s", text);
     for (int r = 0; r < shm->base.size; r++) {
@@ -82,7 +83,7 @@ static ls_status agree(ls__shm *shm, ls__operation *operation, ls_status mine) {
 ls_status ls__shm_alloc(ls__shm *shm, ls__operation *operation) {
     /* Asked before the first meeting: after it, others may have reserved their slices already. */
     uint64_t available = ls__memory_available();
-    LS_TRY(ls__shm_meet(shm, operation, (ls__shm_notice){.status = LS_OK}));
+    LS_TRY(ls__shm_meet(shm, operation));
     ls__shm_region *region = calloc(1, sizeof *region), **link = NULL;
     ls_status mine = region ? LS_OK : ls__fail(LS_ERR_MEMORY, "no memory");
     size_t slice = ls__memory_pages(operation->bytes), bytes = 0;
@@ -117,7 +118,8 @@ ls_status ls__shm_free(ls__shm *shm, ls__operation *operation) {
         link = &(*link)->next;
     ls__shm_region *region = memory ? *link : NULL;
     ls__shm_place place = {.region = region ? region->id : memory ? NO_REGION : 0};
-    LS_TRY(ls__shm_meet(shm, operation, (ls__shm_notice){.send = place}));
+    ls__shm_next_notice(shm)->send = place;
+    LS_TRY(ls__shm_meet(shm, operation));
     if (place.region == NO_REGION)
         return ls__operation_fail(LS_ERR_ARGUMENT, operation, ls__own_name(&shm->base),
                                   "%p was not given by ls_group_alloc", (void *)memory);
