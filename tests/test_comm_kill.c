@@ -13,12 +13,14 @@
 
 enum { SIZE = 3 };
 
-/* Sanitizers slow everything down, the bounds too. */
+/* Sanitizers slow everything down, the bounds too. On a machine that is busy with other things a survivor may get no
+ * core for a second: what was late once is tried again, and a promise that does not hold is late every time. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 static const double PATIENCE = 4;
 #else
 static const double PATIENCE = 1;
 #endif
+enum { ATTEMPTS = 4 };
 
 typedef struct scene {
     const char *operation;
@@ -55,23 +57,26 @@ static void go_on(int rank, ls_job *job, void *context) {
         free(memory);
 }
 
-static void expect_named(const ranks *r, const scene *s, uint64_t at, double seconds) {
+/* Whether all of them knew within `seconds`; what they say must be right in any case. */
+static bool expect_named(const ranks *r, const scene *s, uint64_t at, double seconds) {
     char name[32];
+    bool in_time = true;
     snprintf(name, sizeof name, "rank %d (", s->victim);
     for (int rank = 0; rank < r->size; rank++) {
         const ranks_report *report = &r->report[rank];
         if (rank == s->victim)
             continue;
         double took = (double)(int64_t)(report->at_ns - at) * 1e-9;
-        if (report->status == LS_ERR_PEER && strstr(report->text, name) &&
-            strstr(report->text, "of group world") && took < PATIENCE * seconds)
-            continue;
-        fail_msg("%s of %zu: rank %d of victim %d: %s after %.2f s: %s", s->operation, s->count,
-                 rank, s->victim, ls_status_name(report->status), took, report->text);
+        if (report->status != LS_ERR_PEER || !strstr(report->text, name) ||
+            !strstr(report->text, "of group world"))
+            fail_msg("%s of %zu: rank %d of victim %d: %s after %.2f s: %s", s->operation, s->count,
+                     rank, s->victim, ls_status_name(report->status), took, report->text);
+        in_time = in_time && took < PATIENCE * seconds;
     }
+    return in_time;
 }
 
-static void kill_in(scene s, useconds_t when) {
+static bool kill_once(scene s, useconds_t when) {
     ranks r = {.size = SIZE, .transport = ranks_transport(), .body = go_on, .context = &s};
     ranks_start(&r);
     if (!ranks_await(&r, s.victim))
@@ -82,8 +87,18 @@ static void kill_in(scene s, useconds_t when) {
         kill(r.pid[s.victim], SIGKILL);
     assert_int_equal(ranks_wait(&r), s.exit_code == 0 ? 0 : 1);
     /* who looks only between operations hears of it at the next one */
-    expect_named(&r, &s, at, 1 + 2e-6 * (double)s.idle);
+    bool in_time = expect_named(&r, &s, at, 1 + 2e-6 * (double)s.idle);
     ranks_free(&r);
+    return in_time;
+}
+
+static void kill_in(scene s, useconds_t when) {
+    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+        if (kill_once(s, when))
+            return;
+    }
+    fail_msg("%s of %zu: victim %d: not known in time, %d times in a row", s.operation, s.count,
+             s.victim, ATTEMPTS);
 }
 
 static unsigned next_random(void) {
@@ -200,7 +215,9 @@ static void stop_in_some(int first, int count) {
             usleep(1000);
         kill(r[i].pid[s[i].victim], SIGKILL);
         assert_int_equal(ranks_wait(&r[i]), 1);
-        expect_named(&r[i], &s[i], at, 8);
+        /* The limit is 2 s; the default of 10 s, or a deadline, would be later than this. */
+        if (!expect_named(&r[i], &s[i], at, 9.5))
+            fail_msg("%s: known late", s[i].operation);
         ranks_free(&r[i]);
     }
 }

@@ -52,7 +52,7 @@ static void kill_one(const char *what, int size, int victim) {
         assert_int_equal(r.report[rank].status, LS_ERR_PEER);
         assert_non_null(strstr(r.report[rank].text, name));
         assert_non_null(strstr(r.report[rank].text, pid));
-        assert_true(r.report[rank].at_ns - killed < 2000000000u);
+        assert_true(r.report[rank].at_ns - killed < 5000000000u); /* test_comm_kill.c is stricter */
     }
     ranks_free(&r);
 }
@@ -86,8 +86,10 @@ static void test_stopped(void **state) {
                     r.report[rank].status == LS_ERR_PEER);
         timeouts += r.report[rank].status == LS_ERR_TIMEOUT;
         assert_non_null(strstr(r.report[rank].text, "timed out"));
-        assert_non_null(strstr(r.report[rank].text, "waiting for rank 1: rank 1 (host "));
-        assert_true(r.report[rank].at_ns - stopped < 6000000000u);
+        /* One of the two may be further in the operation and wait for both: then it names both. */
+        assert_non_null(strstr(r.report[rank].text, "waiting for rank"));
+        assert_non_null(strstr(r.report[rank].text, "rank 1 (host "));
+        assert_true(r.report[rank].at_ns - stopped < 9000000000u);
     }
     assert_true(timeouts > 0);
     ranks_free(&r);
