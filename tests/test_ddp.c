@@ -301,8 +301,8 @@ static void body_statistics(int rank, ls_job *job, void *context) {
             ls_tensor *input = ls_tensor_wrap(step, x + k * rows * CHANNELS, LS_F32, x_shape, 2);
             ls_batch_norm_state bn = {.running_mean = p[2]->value.data,
                                       .running_var = p[3]->value.data};
-            CHECK_OK(ls__tape_statistic(step, p[2], &bn.batch_mean));
-            CHECK_OK(ls__tape_statistic(step, p[3], &bn.batch_var));
+            CHECK_OK(ls__tape_statistic(step, p[2], rows, &bn.batch_mean, &bn.add));
+            CHECK_OK(ls__tape_statistic(step, p[3], rows, &bn.batch_var, &bn.add));
             ls_tensor *y = ls_batch_norm(step, input, &p[0]->value, &p[1]->value, bn, 1e-5f);
             CHECK_OK(ls_ddp_backward(ddp, step, ls_sum(step, ls_mul(step, y, y))));
         }

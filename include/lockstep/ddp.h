@@ -53,6 +53,12 @@ LS_API ls_status ls_ddp_wait(ls_ddp *ddp, ls_reducer_report *report);
  * NaN after a step that was skipped. */
 LS_API double ls_ddp_loss(const ls_ddp *ddp);
 
+/* Collective, between steps: ls_model_set_trainable on all ranks together. The lists are compared as at
+ * creation: where ranks do not ask for the same, LS_ERR_MISMATCH on all names the first weight that is
+ * frozen on one and not on the other, and everything stays as it was. Gradients are lost; the next step
+ * finds the order of buckets again. */
+LS_API ls_status ls_ddp_set_trainable(ls_ddp *ddp, const char *part, bool trainable);
+
 /* --- votes: what each rank says about a step -----------------------------------------------------------
  *
  * They travel with the gradients, so all ranks know all votes of a step when its ls_ddp_wait returns, and

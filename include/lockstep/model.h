@@ -74,6 +74,11 @@ LS_API size_t ls_model_context(const ls_model *model);
 LS_API size_t ls_model_classes(const ls_model *model);
 /* Elements one image sample must have, e.g. 784; 0 for token models. */
 LS_API size_t ls_model_input_elements(const ls_model *model);
+/* Freezes or unfreezes, between steps, the weight `part` ("fc1.weight"), all below it ("fc1", "h.0"), or all
+ * ("" ). A frozen weight has no gradient and does not change; its optimizer state waits for it. Statistics
+ * of batch norms are no weights. LS_ERR_ARGUMENT where nothing has that name, LS_ERR_STATE where a ddp
+ * trains the model: there ls_ddp_set_trainable is the call. */
+LS_API ls_status ls_model_set_trainable(ls_model *model, const char *part, bool trainable);
 /* xxh64 over name, shape and bytes of all parameters in name order (docs/determinism.md). */
 LS_API uint64_t ls_model_hash(const ls_model *model);
 

@@ -61,6 +61,7 @@ typedef struct ls_batch_norm_sync {
 typedef struct ls_batch_norm_state {
     const float *running_mean, *running_var; /* (C), read when not training */
     float *batch_mean, *batch_var;           /* (C), written when training; may be NULL */
+    bool add;                                /* to them, instead of overwriting */
     /* Training: x is a part of the batch whose statistics are meant, as for PyTorch's SyncBatchNorm. NULL:
      * x is all of it. Must live until backward is over. */
     const ls_batch_norm_sync *sync;
@@ -124,14 +125,16 @@ LS_API ls_tensor *ls_embedding(ls_step *step, ls_tensor *table, ls_tensor *indic
 LS_API ls_tensor *ls_causal_attention(ls_step *step, ls_tensor *qkv, size_t heads);
 
 /* --- losses: scalars that are SUMS over rows, to be divided by the global weight in the reduction --- */
-/* logits (..., V), targets (...) I32. A target of -1 is padding: weight 0. Others outside 0..V-1 are
- * LS_ERR_RANGE. */
+/* logits (..., V), targets (...) I32. A target of -1, or of -100 (PyTorch's ignore_index), is padding and
+ * adds nothing; its weight is 0 (ls_count_targets). Others outside 0..V-1 are LS_ERR_RANGE. */
 LS_API ls_tensor *ls_cross_entropy(ls_step *step, ls_tensor *logits, ls_tensor *targets);
 /* ls_cross_entropy of ls_linear(x, weight, NULL) without logits of all rows and classes in memory that
  * nothing else needs: x (..., C), weight (V, C), targets (...). *correct (may be NULL) as from
  * ls_count_correct. */
 LS_API ls_tensor *ls_linear_cross_entropy(ls_step *step, ls_tensor *x, ls_tensor *weight,
                                           ls_tensor *targets, size_t *correct);
+/* Those of `count` targets that are no padding: what a batch weighs, ls_ddp_begin. */
+LS_API size_t ls_count_targets(const int32_t *targets, size_t count);
 /* Sum over all elements of (a - b)^2. */
 LS_API ls_tensor *ls_squared_error(ls_step *step, ls_tensor *a, ls_tensor *b);
 /* How many rows of logits (..., V) have their largest element at the target; padding does not count.

@@ -85,10 +85,10 @@ static ls_status hand_out(ls_step *step, const ls__batch_norm *shape, size_t bat
     double n = rows_of(shape), unbias = n > 1 ? n / (n - 1) : 0.0;
     if (state->batch_mean)
         LS_TRY(table->affine(step->device, LS_F32, shape->channels, (float)batch, 0.0F, mean,
-                             state->batch_mean, false));
+                             state->batch_mean, state->add));
     if (state->batch_var)
         LS_TRY(table->affine(step->device, LS_F32, shape->channels, (float)((double)batch * unbias),
-                             0.0F, variance, state->batch_var, false));
+                             0.0F, variance, state->batch_var, state->add));
     return LS_OK;
 }
 

@@ -1,4 +1,4 @@
-/* loss = sum over rows of -log softmax(logits)[target]; rows with target -1 are padding.
+/* loss = sum over rows of -log softmax(logits)[target]; rows with target -1 or -100 are padding.
  *   dlogits = dloss (softmax(logits) - onehot(target)), and 0 for padding */
 #include "autograd/tape.h"
 
@@ -80,4 +80,11 @@ ls_status ls_count_correct(ls_step *step, ls_tensor *logits, ls_tensor *targets,
     if (status != LS_OK)
         ls__step_fail(step, status);
     return status;
+}
+
+size_t ls_count_targets(const int32_t *targets, size_t count) {
+    size_t counted = 0;
+    for (size_t i = 0; targets && i < count; i++)
+        counted += targets[i] >= 0;
+    return counted;
 }

@@ -1,4 +1,4 @@
-/* loss = sum over rows of -log softmax(x W^T)[target]; x (..., C), W (V, C); targets of -1 are padding.
+/* loss = sum over rows of -log softmax(x W^T)[target]; x (..., C), W (V, C); targets of -1 and -100 are padding.
  *   d = dloss (softmax(x W^T) - onehot(target)), 0 for padding;  dx = d W;  dW = d^T x
  *
  * Classes go by in blocks, so that the logits of one are met in the cache by what follows. The logits

@@ -8,10 +8,11 @@
  * that is given up, or two steps over one model, leave nothing behind that could be counted twice. */
 struct slot {
     ls_parameter *parameter;
-    size_t uses;  /* recorded */
-    size_t left;  /* of them, still to come in ls_backward */
-    size_t seen;  /* of them, passed by ls__tape_ready_order */
-    bool written; /* a contribution is in: the next one adds */
+    size_t uses;    /* recorded */
+    size_t left;    /* of them, still to come in ls_backward */
+    size_t seen;    /* of them, passed by ls__tape_ready_order */
+    bool written;   /* a contribution is in: the next one adds */
+    size_t samples; /* statistics: that the contributions are of */
 };
 
 struct ls__tape {
@@ -144,13 +145,27 @@ ls_tensor *ls__tape_finish(ls_step *step, const char *name, ls__backward_fn back
     return output;
 }
 
-ls_status ls__tape_statistic(ls_step *step, ls_parameter *parameter, float **destination) {
+ls_status ls__tape_statistic(ls_step *step, ls_parameter *parameter, size_t samples,
+                             float **destination, bool *add) {
     struct slot *slot = NULL;
+    *destination = NULL;
+    *add = false;
+    if (step->tape->inner)
+        return LS_OK;
     LS_TRY(ensure_storage(step->device, parameter));
     LS_TRY(find_or_add_slot(step->tape, parameter, &slot));
+    *add = slot->written;
     slot->written = true;
+    slot->samples += samples;
+    parameter->samples = slot->samples;
+    parameter->writer = step->tape;
     *destination = parameter->gradient;
     return LS_OK;
+}
+
+size_t ls__tape_statistic_samples(const ls_step *step, const ls_parameter *parameter) {
+    const struct slot *slot = find_slot(step->tape, parameter);
+    return slot ? slot->samples : 0;
 }
 
 /* --- gradients of results: memory that goes round while the tape is walked --- */
@@ -286,9 +301,17 @@ static ls_status report(ls_parameter *parameter, ls_gradient_ready_fn ready, voi
 
 /* Statistics were complete when forward ended. */
 static ls_status report_statistics(ls__tape *tape, ls_gradient_ready_fn ready, void *context) {
-    for (size_t i = 0; i < tape->count; i++)
-        if (tape->slots[i].parameter->role == LS_STATISTIC)
-            LS_TRY(report(tape->slots[i].parameter, ready, context));
+    for (size_t i = 0; i < tape->count; i++) {
+        ls_parameter *p = tape->slots[i].parameter;
+        if (p->role != LS_STATISTIC)
+            continue;
+        if (p->writer != tape)
+            return ls__fail(LS_ERR_STATE,
+                            "backward: %s was written by the forward of another step since this "
+                            "one's: run the backward of each step before the next step's forward",
+                            p->name);
+        LS_TRY(report(p, ready, context));
+    }
     return LS_OK;
 }
 

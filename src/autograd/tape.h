@@ -13,6 +13,7 @@ struct ls_parameter {
     /* statistics: `gradient` is this batch's value times so many. The ddp divides by the job's weight;
      * where there is none, the optimizer by these */
     size_t samples;
+    const ls__tape *writer; /* statistics: whose forward wrote them last */
     ls_role role;
     size_t index;    /* in its model's list */
     bool decay;      /* takes part in weight decay: two or more dimensions */
@@ -103,9 +104,13 @@ ls_status ls__tape_pass_gradient(ls_step *step, const ls__node *node, ls_tensor 
 /* The value of output->grad of an operation whose output is a scalar. */
 ls_status ls__tape_scalar_gradient(ls_step *step, const ls__node *node, float *value);
 
-/* For layers with running statistics, in training: *destination is the parameter's gradient storage,
- * to be overwritten in this forward; ls_backward then reports the parameter, before any weight. */
-ls_status ls__tape_statistic(ls_step *step, ls_parameter *parameter, float **destination);
+/* For layers with running statistics, in training: *destination is the parameter's gradient storage, to
+ * take this batch's value times its `samples`; ls_backward then reports the parameter, before any weight.
+ * *add: an earlier forward of the step has written there. NULL where a forward is computed again. */
+ls_status ls__tape_statistic(ls_step *step, ls_parameter *parameter, size_t samples,
+                             float **destination, bool *add);
+/* The samples that the statistic of this step is of; 0: no forward wrote it. */
+size_t ls__tape_statistic_samples(const ls_step *step, const ls_parameter *parameter);
 
 /* For checkpoint.c: a tape inside of a backward. What is recorded between begin and end goes to it; uses
  * of weights are not counted there. walk carries outer->grad to y and through the inner tape. */

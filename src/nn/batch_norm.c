@@ -26,12 +26,12 @@ static ls_tensor *forward(ls_step *step, ls__module *module, ls_tensor *x) {
     if (m->sync && m->sync->over.sum)
         state.sync = &m->sync->over;
     if (x && step->training) {
-        ls_status status = ls__tape_statistic(step, mean, &state.batch_mean);
+        size_t samples = x->shape[0];
+        ls_status status = ls__tape_statistic(step, mean, samples, &state.batch_mean, &state.add);
         if (status == LS_OK)
-            status = ls__tape_statistic(step, variance, &state.batch_var);
+            status = ls__tape_statistic(step, variance, samples, &state.batch_var, &state.add);
         if (status != LS_OK)
             return ls__step_fail(step, status);
-        mean->samples = variance->samples = x->shape[0];
     }
     ls_tensor *weight = &module->parameters[WEIGHT]->value, *residual = m->residual;
     ls_tensor *bias = &module->parameters[BIAS]->value;

@@ -21,6 +21,12 @@ struct ls_model {
     size_t input_elements;          /* image models: of one sample; else 0 */
 };
 
+/* Weights of this name, or below it, are trained, or frozen; `part` as in ls_model_set_trainable. How many
+ * there are. */
+size_t ls__model_set_roles(ls_model *model, const char *part, bool trainable);
+/* LS_ERR_ARGUMENT that says so. */
+ls_status ls__model_no_part(const ls_model *model, const char *part);
+
 /* Makes a model of a tree of modules: lists the parameters. For ls_model_create, and for trees that
  * no spec names. Takes `root` over, also on failure. The spec, the context and so on are the
  * caller's to fill; ls_model_forward wants them. */

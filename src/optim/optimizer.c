@@ -59,23 +59,30 @@ static ls_status alloc_zeroed(ls_device *device, size_t count, float **memory) {
     return device->table->zero(device, m, count * sizeof(float));
 }
 
-static ls_status create_states(ls_optimizer *optimizer) {
+/* A weight that is frozen has no state until it is trained for the first time. */
+static ls_status ensure_state(const ls_optimizer *optimizer, state *s) {
     const ls_optimizer_options *o = &optimizer->options;
+    size_t elements = s->parameter->value.count;
+    if (!s->first && (o->kind != LS_SGD || o->momentum > 0))
+        LS_TRY(alloc_zeroed(optimizer->device, elements, &s->first));
+    if (!s->second && o->kind != LS_SGD)
+        LS_TRY(alloc_zeroed(optimizer->device, elements, &s->second));
+    return LS_OK;
+}
+
+static ls_status create_states(ls_optimizer *optimizer) {
     ls_model *model = optimizer->model;
     optimizer->states = calloc(model->parameter_count, sizeof(state));
     if (!optimizer->states)
         return ls__fail(LS_ERR_MEMORY, "optimizer: out of memory");
     for (size_t i = 0; i < model->parameter_count; i++) {
         ls_parameter *parameter = model->parameters[i];
-        if (parameter->role != LS_WEIGHT)
+        if (parameter->role == LS_STATISTIC)
             continue;
         state *s = &optimizer->states[optimizer->count++];
         s->parameter = parameter;
-        size_t elements = parameter->value.count;
-        if (o->kind != LS_SGD || o->momentum > 0)
-            LS_TRY(alloc_zeroed(optimizer->device, elements, &s->first));
-        if (o->kind != LS_SGD)
-            LS_TRY(alloc_zeroed(optimizer->device, elements, &s->second));
+        if (parameter->role == LS_WEIGHT)
+            LS_TRY(ensure_state(optimizer, s));
     }
     return LS_OK;
 }
@@ -278,6 +285,9 @@ ls_status ls_optimizer_step(ls_optimizer *optimizer, double learning_rate, doubl
         finite = LS_OK;
     }
     LS_TRY(finite);
+    for (size_t i = 0; i < optimizer->count; i++)
+        if (optimizer->states[i].parameter->present)
+            LS_TRY(ensure_state(optimizer, &optimizer->states[i]));
     if (norm)
         *norm = total;
     if (optimizer->options.clip > 0) /* as torch.nn.utils.clip_grad_norm_ */

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static ls_status check_alive(const ls_ddp *ddp) {
+ls_status ls__ddp_check_alive(const ls_ddp *ddp) {
     if (!ddp)
         return ls__fail(LS_ERR_ARGUMENT, "ddp is NULL");
     if (ddp->failed != LS_OK)
@@ -110,6 +110,7 @@ void ls_ddp_destroy(ls_ddp *ddp) {
     ls__ddp_free_scratch(ddp);
     ls__watch_free(ddp);
     free(ddp->entries);
+    free(ddp->sums);
     free(ddp->ballot);
     free(ddp->times);
     free(ddp);
@@ -123,7 +124,7 @@ void ls_ddp_shards(const ls_ddp *ddp, size_t *first, size_t *count) {
 /* --- a step --- */
 
 ls_status ls_ddp_begin(ls_ddp *ddp, double weight) {
-    LS_TRY(check_alive(ddp));
+    LS_TRY(ls__ddp_check_alive(ddp));
     if (ddp->in_step)
         return ls__fail(LS_ERR_STATE, "ddp: begin while a step is open; call ls_ddp_wait first");
     if (!isfinite(weight) || weight < 0)
@@ -166,11 +167,15 @@ static ls_status open_reduction(ls_ddp *ddp, ls_step *step) {
 }
 
 /* The loss is finished before backward; so are statistics, but those ls_backward reports. */
-static ls_status take_loss(ls_ddp *ddp, ls_tensor *loss) {
-    size_t i = ls__ddp_loss_entry(ddp);
-    ddp->nonfinite |= !isfinite(ls_tensor_item(loss));
-    LS_TRY(ddp->device->table->copy(ddp->device, ls__ddp_entry_slot(ddp, i), ls_tensor_data(loss),
-                                    sizeof(float)));
+static ls_status take_loss(ls_ddp *ddp, const ls_step *step, ls_tensor *loss) {
+    size_t i = ls__ddp_loss_entry(ddp), n = 1;
+    ddp->sums[0] = (float)ls_tensor_item(loss);
+    ddp->nonfinite |= !isfinite(ddp->sums[0]);
+    for (size_t k = 0; k < ddp->parameter_count; k++)
+        if (ddp->entries[k].parameter->role == LS_STATISTIC)
+            ddp->sums[n++] = (float)ls__tape_statistic_samples(step, ddp->entries[k].parameter);
+    LS_TRY(ddp->device->table->copy(ddp->device, ls__ddp_entry_slot(ddp, i), ddp->sums,
+                                    n * sizeof(float)));
     return ls__ddp_entry_done(ddp, i);
 }
 
@@ -183,7 +188,7 @@ static ls_status on_gradient(void *context, ls_parameter *parameter) {
 }
 
 static ls_status check_shard(const ls_ddp *ddp, const char *call) {
-    LS_TRY(check_alive(ddp));
+    LS_TRY(ls__ddp_check_alive(ddp));
     if (!ddp->in_step)
         return ls__fail(LS_ERR_STATE, "%s: outside of a step; call ls_ddp_begin first", call);
     if (ddp->lost)
@@ -199,7 +204,7 @@ static ls_status check_shard(const ls_ddp *ddp, const char *call) {
 
 static ls_status compute_shard(ls_ddp *ddp, ls_step *step, ls_tensor *loss) {
     if (step) {
-        LS_TRY(take_loss(ddp, loss));
+        LS_TRY(take_loss(ddp, step, loss));
         LS_TRY(ls_backward(step, loss, on_gradient, ddp));
     }
     LS_TRY(ls__sync_finish(ddp));
@@ -233,21 +238,29 @@ ls_status ls_ddp_skip(ls_ddp *ddp) {
     return run_shard(ddp, NULL, NULL);
 }
 
+/* Statistics are averages over the samples they were made of, which need not be the job's weight. */
+static float statistic_factor(const ls_reducer_report *report, float reduced_samples) {
+    double samples = round((double)reduced_samples * report->scale * report->weight);
+    double share = samples > 0 && samples != report->weight ? report->weight / samples : 1;
+    return (float)(report->scale * share);
+}
+
 /* Hands out what was reduced; nothing of it where the step is not to be: the optimizer then finds no
  * gradient, and leaves everything as it is. */
 static ls_status take_result(ls_ddp *ddp, const ls_reducer_report *report) {
     float factor = (float)report->scale;
     const ls__ddp_entry *loss = &ddp->entries[ls__ddp_loss_entry(ddp)];
-    LS_TRY(ddp->device->table->copy(ddp->device, &ddp->loss, loss->slots[0], sizeof(float)));
-    ddp->loss *= factor;
-    if (ddp->tally.skip)
-        ddp->loss = NAN;
+    LS_TRY(ddp->device->table->copy(ddp->device, ddp->sums, loss->slots[0],
+                                    loss->count * sizeof(float)));
+    ddp->loss = ddp->tally.skip ? NAN : ddp->sums[0] * factor;
+    const float *samples = ddp->sums + 1;
     for (size_t i = 0; i < ddp->parameter_count; i++) {
         ls__ddp_entry *e = &ddp->entries[i];
         if (!e->reduces)
             continue;
         ls__parameter_set_gradient(e->parameter, e->slots[0]);
-        e->parameter->gradient_factor = factor;
+        e->parameter->gradient_factor =
+            e->parameter->role == LS_STATISTIC ? statistic_factor(report, *samples++) : factor;
         e->parameter->present = ddp->tally.update && ls_reducer_used(ddp->reducer, i);
         e->parameter->reduced = true;
     }
@@ -270,7 +283,7 @@ static ls_status finish_step(ls_ddp *ddp, ls_reducer_report *report) {
 }
 
 ls_status ls_ddp_wait(ls_ddp *ddp, ls_reducer_report *report) {
-    LS_TRY(check_alive(ddp));
+    LS_TRY(ls__ddp_check_alive(ddp));
     if (!ddp->in_step)
         return ls__fail(LS_ERR_STATE, "ls_ddp_wait: outside of a step; call ls_ddp_begin first");
     ls_reducer_report own;
@@ -284,7 +297,7 @@ double ls_ddp_loss(const ls_ddp *ddp) {
 }
 
 ls_status ls_ddp_verify(ls_ddp *ddp) {
-    LS_TRY(check_alive(ddp));
+    LS_TRY(ls__ddp_check_alive(ddp));
     if (ddp->in_step)
         return ls__fail(LS_ERR_STATE, "ls_ddp_verify: inside of a step; call ls_ddp_wait first");
     return ls__replicas_verify(ddp->model, ddp->group);

@@ -31,7 +31,7 @@ struct ls_ddp {
     ls_reducer_options reducer_options;
     size_t shards, first, count; /* of the global batch; this rank's */
     ls__ddp_entry *entries; /* the model's parameters in order, then the loss, then the votes */
-    size_t parameter_count, entry_count;
+    size_t parameter_count, statistic_count, entry_count;
     size_t slot_count;
     float *scratch[LS__DDP_SLOTS]; /* slots 1 .. slot_count-1 */
     bool owns_model;               /* its parameters are marked as managed by this ddp */
@@ -41,6 +41,7 @@ struct ls_ddp {
     double weight;                 /* of this rank in this step */
     size_t next;                   /* local shard to come */
     float loss;                    /* average of the last complete step */
+    float *sums;                   /* (1 + statistics): a shard's loss and samples, on the host */
     float *ballot;                 /* (ranks, LS__BALLOT): what all ranks said, on the host */
     uint64_t begin_ns;             /* of the open step */
     ls_ddp_times own_times;        /* of the last step */
@@ -64,6 +65,9 @@ static inline size_t ls__ddp_loss_entry(const ls_ddp *ddp) {
 static inline size_t ls__ddp_votes_entry(const ls_ddp *ddp) {
     return ddp->parameter_count + 1;
 }
+
+/* LS_OK while no step was lost for the whole job. */
+ls_status ls__ddp_check_alive(const ls_ddp *ddp);
 
 /* --- entries.c --- */
 

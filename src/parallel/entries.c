@@ -1,7 +1,8 @@
 /* What a ddp reduces, and in which order.
  *
  * Beside the parameters two small tensors are entries: the loss, which is thus the average of the whole
- * job for no operation of its own, and the votes (votes.c). The order of the buckets is read off rank 0's
+ * job for no operation of its own, with the samples each statistic was made of behind it (a model may see
+ * a sample twice, and weights may count tokens); and the votes (votes.c). The order of the buckets is read off rank 0's
  * first tape: the loss and the statistics, which forward has finished; then the weights as backward will
  * finish them; then what this tape does not use; the votes, which close a step, last. */
 #include "parallel/ddp.h"
@@ -20,13 +21,17 @@ ls_status ls__ddp_create_entries(ls_ddp *ddp) {
         if (p->managed)
             return ls__fail(LS_ERR_STATE, "ddp: the model is already trained by another ddp");
         p->index = i;
+        ddp->statistic_count += p->role == LS_STATISTIC;
         ddp->entries[i] = (ls__ddp_entry){.parameter = p,
                                           .count = p->value.count,
                                           .reduces = p->role != LS_FROZEN,
                                           .by_shard = p->role != LS_FROZEN};
     }
     ddp->entries[ls__ddp_loss_entry(ddp)] =
-        (ls__ddp_entry){.count = 1, .reduces = true, .by_shard = true};
+        (ls__ddp_entry){.count = 1 + ddp->statistic_count, .reduces = true, .by_shard = true};
+    ddp->sums = calloc(1 + ddp->statistic_count, sizeof *ddp->sums);
+    if (!ddp->sums)
+        return ls__fail(LS_ERR_MEMORY, "ddp: no memory for %zu statistics", ddp->statistic_count);
     ddp->entries[ls__ddp_votes_entry(ddp)] =
         (ls__ddp_entry){.count = (size_t)ls_group_size(ddp->group) * LS__BALLOT, .reduces = true};
     return LS_OK;

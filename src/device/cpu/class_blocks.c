@@ -69,12 +69,13 @@ ls_status ls__cpu_class_blocks_end(ls_device *device, size_t rows, size_t classe
     double sum = 0;
     size_t hits = 0;
     for (size_t i = 0; i < rows; i++) {
-        if (targets[i] == -1)
+        if (ls__cpu_is_padding(targets[i]))
             continue;
         if (targets[i] < 0 || (size_t)targets[i] >= classes)
-            return ls__fail(LS_ERR_RANGE,
-                            "cross_entropy: target %d in row %zu, want 0 to %zu, or -1 for padding",
-                            targets[i], i, classes - 1);
+            return ls__fail(
+                LS_ERR_RANGE,
+                "cross_entropy: target %d in row %zu, want 0 to %zu, or -1 or -100 for padding",
+                targets[i], i, classes - 1);
         sum += log(state[i].sum) + (double)state[i].most - (double)state[i].target;
         hits += state[i].best == targets[i];
     }

@@ -56,6 +56,11 @@ size_t ls__cpu_row_blocks(size_t rows);
 void ls__cpu_add_blocks(ls_device *device, const float *partials, size_t blocks, size_t stride,
                         size_t columns, float *y, bool accumulate);
 
+/* A target that is none: ours, and PyTorch's. */
+LS_INLINE bool ls__cpu_is_padding(int32_t target) {
+    return target == -1 || target == -100;
+}
+
 LS_INLINE size_t ls__min_size(size_t a, size_t b) {
     return a < b ? a : b;
 }

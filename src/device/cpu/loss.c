@@ -18,10 +18,11 @@ struct loss_arguments {
 static ls_status check_targets(size_t rows, size_t columns, const int32_t *targets,
                                const char *kernel) {
     for (size_t row = 0; row < rows; row++)
-        if (targets[row] < -1 || (targets[row] >= 0 && (size_t)targets[row] >= columns))
+        if (!ls__cpu_is_padding(targets[row]) &&
+            (targets[row] < 0 || (size_t)targets[row] >= columns))
             return ls__fail(LS_ERR_RANGE,
-                            "%s: target %d in row %zu, want 0 to %zu, or -1 for padding", kernel,
-                            targets[row], row, columns - 1);
+                            "%s: target %d in row %zu, want 0 to %zu, or -1 or -100 for padding",
+                            kernel, targets[row], row, columns - 1);
     return LS_OK;
 }
 
