@@ -109,6 +109,8 @@ LS_API ls_status ls_checkpointer_save(ls_checkpointer *checkpointer,
 LS_API bool ls_checkpointer_poll(ls_checkpointer *checkpointer, ls_checkpoint_outcome *outcome);
 /* Waits for the save under way; returns how the last one ended. */
 LS_API ls_status ls_checkpointer_wait(ls_checkpointer *checkpointer);
+/* Collective. Removes all checkpoints in the folder. */
+LS_API ls_status ls_checkpointer_clear(ls_checkpointer *checkpointer);
 /* Collective. Fills model, optimizer and items from the checkpoint `path`, which ls_checkpoint_find gave, and
  * *progress. LS_ERR_ARGUMENT where a binding fact differs, LS_ERR_FORMAT where tensors do: the message names
  * the first. After a failure what was to be filled may be half filled. */

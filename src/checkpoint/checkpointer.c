@@ -191,6 +191,15 @@ ls_status ls_checkpointer_save(ls_checkpointer *c, const ls_checkpoint_progress 
     return LS_OK;
 }
 
+ls_status ls_checkpointer_clear(ls_checkpointer *c) {
+    if (!c)
+        return ls__fail(LS_ERR_ARGUMENT, "ls_checkpointer_clear: checkpointer is NULL");
+    join(c);
+    if (c->rank == 0)
+        ls__folder_empty(c->folder);
+    return ls_barrier(c->group);
+}
+
 bool ls_checkpointer_poll(ls_checkpointer *c, ls_checkpoint_outcome *outcome) {
     if (!c || !outcome)
         return false;

@@ -180,6 +180,14 @@ void ls__folder_empty(const char *folder) {
         free(path);
     }
     free(steps);
+    static const char *const links[] = {"latest", "best"};
+    for (size_t i = 0; i < 2; i++) {
+        char *path;
+        if (asprintf(&path, "%s/%s", folder, links[i]) >= 0) {
+            unlink(path);
+            free(path);
+        }
+    }
 }
 
 void ls__folder_clean(const char *folder) {

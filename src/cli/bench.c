@@ -152,6 +152,7 @@ static void print_help(FILE *file) {
           "\n"
           "  train                whole training steps on made-up data\n"
           "  scaling              one job of R ranks against R independent replicas\n"
+          "  checkpoint           what saving beside training costs\n"
           "  overlap              how much of the reduction hides behind backward\n"
           "\n"
           "Operations between ranks, checked and timed\n",
@@ -163,10 +164,10 @@ static void print_help(FILE *file) {
 }
 
 static int unknown(const char *name) {
-    const char *names[64] = {"train", "scaling", "overlap"};
+    const char *names[64] = {"train", "scaling", "overlap", "checkpoint"};
     const ls__bench_operation *const *rows = ls__bench_operations();
-    for (size_t i = 0; rows[i] && i + 4 < sizeof names / sizeof names[0]; i++)
-        names[i + 3] = rows[i]->name;
+    for (size_t i = 0; rows[i] && i + 5 < sizeof names / sizeof names[0]; i++)
+        names[i + 4] = rows[i]->name;
     const char *nearest = ls__nearest(name, names);
     fprintf(stderr,
             "lockstep bench: unknown benchmark %.60s%s%s%s (lockstep bench --help lists all)\n",
@@ -187,6 +188,8 @@ int ls__cli_bench(int argc, char **argv) {
         return ls__bench_train(argc - 1, argv + 1, argc, argv);
     if (strcmp(argv[1], "scaling") == 0)
         return ls__bench_scaling(argc - 1, argv + 1, argc, argv);
+    if (strcmp(argv[1], "checkpoint") == 0)
+        return ls__bench_checkpoint(argc - 1, argv + 1, argc, argv);
     if (strcmp(argv[1], "overlap") == 0)
         return ls__bench_overlap(argc - 1, argv + 1, argc, argv);
     const ls__bench_operation *operation = ls__bench_operation_find(argv[1]);

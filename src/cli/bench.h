@@ -9,8 +9,9 @@
 /* What the command line says, with defaults filled in. */
 typedef struct ls__bench_settings {
     const char *model;
+    const char *folder; /* checkpoint */
     int64_t batch, seq, ranks, threads, steps, warmup;
-    int64_t rounds; /* scaling */
+    int64_t rounds; /* scaling, checkpoint */
     double seconds; /* scaling: of a turn */
     int dtype;      /* 0 f32, 1 bf16 */
     int format;     /* 0 text, 1 json */
@@ -25,6 +26,9 @@ int ls__bench_train(int argc, char **argv, int full_argc, char **full_argv);
 
 /* `lockstep bench scaling`, likewise. */
 int ls__bench_scaling(int argc, char **argv, int full_argc, char **full_argv);
+
+/* `lockstep bench checkpoint`, likewise. */
+int ls__bench_checkpoint(int argc, char **argv, int full_argc, char **full_argv);
 
 /* Measures as the rank the environment says, with the model `spec`; rank 0 prints. */
 ls_status ls__bench_train_run(const ls__bench_settings *settings, const char *spec);

@@ -24,6 +24,7 @@ const char *ls__cli_dtype_name(ls_dtype dtype); /* "f32", "bf16": as options and
 
 int ls__cli_run(int argc, char **argv);
 int ls__cli_train(int argc, char **argv);
+int ls__cli_checkpoint(int argc, char **argv);
 int ls__cli_bench(int argc, char **argv);
 int ls__cli_doctor(int argc, char **argv);
 int ls__cli_report_command(int argc, char **argv);

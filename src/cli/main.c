@@ -16,6 +16,7 @@ typedef struct command_row {
 static const command_row commands[] = {
     {"train", ls__cli_train, "train a model on this machine or as a rank of a larger job"},
     {"run", ls__cli_run, "start any program as N ranks on this machine"},
+    {"checkpoint", ls__cli_checkpoint, "verify, show, compare or merge what was saved"},
     {"bench", ls__cli_bench, "measure the speed of training, and what the machine could do"},
     {"report", ls__cli_report_command, "say what the ranks of a failed job were doing"},
     {"doctor", ls__cli_doctor, "show what was found: libraries, cores, transports, data"},

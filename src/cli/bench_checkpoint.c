@@ -1,0 +1,277 @@
+/* lockstep bench checkpoint: what saving costs the step that starts it, beside one copy of the same bytes in memory,
+ * and what it costs the step after that, which computes while a thread writes. */
+#include "cli/bench.h"
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "cli/bench_rank.h"
+#include "nn/spec.h"
+#include "optim/state.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { MOST_ROUNDS = 100 };
+
+static const char *const examples[] = {
+    "lockstep bench checkpoint --folder /tmp/somewhere",
+    "lockstep bench checkpoint --folder /tmp/somewhere --model cnn --batch 64 --ranks 2",
+    NULL,
+};
+
+static const ls__option options[] = {
+    {.name = "folder",
+     .placeholder = "DIR",
+     .kind = LS__OPTION_TEXT,
+     .at = offsetof(ls__bench_settings, folder),
+     .help = "where to save; the checkpoint is removed at the end"},
+    {.name = "model",
+     .placeholder = "SPEC",
+     .kind = LS__OPTION_TEXT,
+     .at = offsetof(ls__bench_settings, model),
+     .fallback = "gpt2-124m with a context of 64",
+     .help = "what to train and save, as lockstep train takes it; a gpt needs its vocab"},
+    {.name = "batch",
+     .letter = 'b',
+     .placeholder = "N",
+     .kind = LS__OPTION_INTEGER,
+     .at = offsetof(ls__bench_settings, batch),
+     .min = 1,
+     .max = 1 << 24,
+     .fallback = "1",
+     .help = "images or sequences of one step of one rank"},
+    {.name = "ranks",
+     .letter = 'n',
+     .placeholder = "N",
+     .kind = LS__OPTION_RANKS,
+     .at = offsetof(ls__bench_settings, ranks),
+     .given = 1 + offsetof(ls__bench_settings, ranks_given),
+     .fallback = "1",
+     .help = "processes to train with on this machine, or auto: one for each core"},
+    LS__OPTION_ROW_THREADS(ls__bench_settings),
+    {.name = "rounds",
+     .placeholder = "N",
+     .kind = LS__OPTION_INTEGER,
+     .at = offsetof(ls__bench_settings, rounds),
+     .min = 1,
+     .max = MOST_ROUNDS,
+     .fallback = "5",
+     .help = "how often to save"},
+    LS__OPTION_ROW_TRANSPORT(ls__bench_settings),
+    LS__OPTION_ROW_PROGRESS(ls__bench_settings),
+    LS__OPTION_ROW_FORMAT(ls__bench_settings, "one object on one line"),
+};
+
+static const ls__command command = {
+    .name = "bench checkpoint",
+    .usage = "lockstep bench checkpoint --folder DIR [options]",
+    .summary =
+        "Trains on made-up data and saves beside it, round after round: a step, a copy in memory "
+        "of all that is saved, a save, a step while that is being written. start is how long "
+        "the save held up training, ratio is start / copy. With several ranks each copies and "
+        "saves its share; times are those of the slowest rank. All are medians over the rounds.",
+    .options = options,
+    .option_count = sizeof options / sizeof options[0],
+    .examples = examples,
+};
+
+enum { STEP, COPY, START, BESIDE, WRITE, TIMES };
+
+typedef struct bench {
+    ls__bench_rank rank;
+    ls_checkpointer *checkpointer;
+    char *copy; /* of the state of all ranks, one behind the other */
+    size_t state_bytes, file_bytes;
+    double times[TIMES][MOST_ROUNDS]; /* ms */
+} bench;
+
+/* --- the copy ------------------------------------------------------------------------------------- */
+
+/* Bytes [begin, end) of weights and optimizer state, to b->copy; returns how many there are in all. */
+static size_t copy_state(bench *b, size_t begin, size_t end) {
+    size_t at = 0, states = ls__optimizer_state_count(b->rank.optimizer);
+    size_t parameters = ls_model_parameter_count(b->rank.model);
+    for (size_t i = 0; i < parameters + 2 * states; i++) {
+        ls_tensor *value;
+        const void *from;
+        if (i < parameters) {
+            value = ls_parameter_value(ls_model_parameter(b->rank.model, i));
+            from = ls_tensor_data(value);
+        } else {
+            ls__optimizer_state s =
+                ls__optimizer_state_get(b->rank.optimizer, (i - parameters) / 2);
+            value = ls_parameter_value(s.parameter);
+            from = (i - parameters) % 2 ? s.second : s.first;
+        }
+        size_t bytes = from ? ls_tensor_count(value) * sizeof(float) : 0;
+        size_t first = begin > at ? begin - at : 0, last = end > at ? end - at : 0;
+        if (last > bytes)
+            last = bytes;
+        if (b->copy && first < last)
+            memcpy(b->copy + at + first, (const char *)from + first, last - first);
+        at += bytes;
+    }
+    return at;
+}
+
+static ls_status take_copy(bench *b) {
+    b->state_bytes = copy_state(b, 0, 0);
+    void *memory = mmap(NULL, b->state_bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (memory == MAP_FAILED)
+        return ls__fail(LS_ERR_MEMORY, "no memory for a copy of %zu bytes", b->state_bytes);
+    b->copy = memory;
+    return LS_OK;
+}
+
+/* --- the measurement ------------------------------------------------------------------------------ */
+
+static double since(uint64_t begin_ns) {
+    return (double)(ls__now_ns() - begin_ns) / 1e6;
+}
+
+static ls_status save(bench *b, size_t round) {
+    const ls_checkpoint_progress progress = {.step = round + 1,
+                                             .seed = 1,
+                                             .shards = (size_t)b->rank.ranks,
+                                             .val_loss = NAN,
+                                             .train_loss = NAN,
+                                             .best_loss = NAN};
+    uint64_t begin = ls__now_ns();
+    LS_TRY(ls_checkpointer_save(b->checkpointer, &progress));
+    b->times[START][round] = since(begin);
+    begin = ls__now_ns();
+    LS_TRY(ls__bench_rank_step(&b->rank, round));
+    b->times[BESIDE][round] = since(begin);
+    LS_TRY(ls_checkpointer_wait(b->checkpointer));
+    ls_checkpoint_outcome outcome;
+    while (ls_checkpointer_poll(b->checkpointer, &outcome)) {
+        b->times[WRITE][round] = outcome.write_s * 1e3;
+        b->file_bytes = outcome.bytes;
+    }
+    return LS_OK;
+}
+
+static ls_status measure(bench *b) {
+    size_t share = b->state_bytes / (size_t)b->rank.ranks, first = share * (size_t)b->rank.rank;
+    LS_TRY(ls__bench_rank_step(&b->rank, 0)); /* builds kernels */
+    for (size_t r = 0; r < (size_t)b->rank.settings->rounds; r++) {
+        uint64_t begin = ls__now_ns();
+        LS_TRY(ls__bench_rank_step(&b->rank, r));
+        b->times[STEP][r] = since(begin);
+        begin = ls__now_ns();
+        copy_state(b, first, first + share);
+        b->times[COPY][r] = since(begin);
+        LS_TRY(ls_barrier(b->rank.world));
+        LS_TRY(save(b, r));
+    }
+    for (size_t i = 0; i < TIMES; i++)
+        LS_TRY(ls_all_reduce(b->rank.world, b->times[i], b->times[i],
+                             (size_t)b->rank.settings->rounds, LS_F64, LS_MAX));
+    return LS_OK;
+}
+
+static int compare_times(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static ls_status print(bench *b) {
+    size_t rounds = (size_t)b->rank.settings->rounds;
+    double median[TIMES];
+    for (size_t i = 0; i < TIMES; i++) {
+        qsort(b->times[i], rounds, sizeof(double), compare_times);
+        median[i] = b->times[i][rounds / 2];
+    }
+    if (b->rank.settings->format == 1)
+        return ls__json_write_line(
+            stdout, "stdout",
+            json_pack("{s:s, s:I, s:i, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f}", "model",
+                      ls_model_spec(b->rank.model), "params",
+                      (json_int_t)ls_model_element_count(b->rank.model), "ranks", b->rank.ranks,
+                      "state_bytes", (json_int_t)b->state_bytes, "file_bytes",
+                      (json_int_t)b->file_bytes, "step_ms", median[STEP], "copy_ms", median[COPY],
+                      "start_ms", median[START], "ratio", median[START] / median[COPY], "beside_ms",
+                      median[BESIDE], "write_ms", median[WRITE]));
+    printf("model          %s, %zu parameters, %d rank%s\n", ls_model_spec(b->rank.model),
+           ls_model_element_count(b->rank.model), b->rank.ranks, b->rank.ranks == 1 ? "" : "s");
+    printf("state          %.1f MB; a checkpoint %.1f MB\n", (double)b->state_bytes / 1e6,
+           (double)b->file_bytes / 1e6);
+    printf("copy           %.1f ms: %s in memory, median of %zu (%.1f to %.1f)\n", median[COPY],
+           b->rank.ranks == 1 ? "the state" : "a rank's share", rounds, b->times[COPY][0],
+           b->times[COPY][rounds - 1]);
+    printf("start          %.1f ms: how long a save holds up training (%.1f to %.1f)\n",
+           median[START], b->times[START][0], b->times[START][rounds - 1]);
+    printf("ratio          %.2f\n", median[START] / median[COPY]);
+    printf("step           %.1f ms; %.1f ms beside the writing\n", median[STEP], median[BESIDE]);
+    printf("write          %.1f ms from start to its name, synced and read back: %.0f MB/s\n",
+           median[WRITE], (double)b->file_bytes / 1e3 / median[WRITE]);
+    return LS_OK;
+}
+
+static ls_status run(bench *b, const char *spec) {
+    LS_TRY(ls__bench_rank_join(&b->rank));
+    LS_TRY(ls__bench_rank_create(&b->rank, spec, b->rank.world, (size_t)b->rank.settings->batch));
+    LS_TRY(take_copy(b));
+    const ls_checkpoint_contents contents = {.model = b->rank.model,
+                                             .optimizer = b->rank.optimizer};
+    const ls_checkpointer_options where = {.folder = b->rank.settings->folder, .keep = 1};
+    LS_TRY(ls_checkpointer_create(&b->checkpointer, b->rank.world, &contents, &where));
+    LS_TRY(measure(b));
+    LS_TRY(ls_checkpointer_clear(b->checkpointer));
+    if (b->rank.rank == 0)
+        LS_TRY(print(b));
+    return ls_barrier(b->rank.world);
+}
+
+static ls_status run_rank(const ls__bench_settings *settings, const char *spec) {
+    bench *b = calloc(1, sizeof *b);
+    if (!b)
+        return ls__fail(LS_ERR_MEMORY, "bench checkpoint: out of memory");
+    b->rank = (ls__bench_rank){.settings = settings, .command = "lockstep bench checkpoint"};
+    ls_status status = run(b, spec);
+    char text[1024]; /* taking things down may fail as well; the first error counts */
+    snprintf(text, sizeof text, "%s", ls_error_text());
+    ls_checkpointer_destroy(b->checkpointer);
+    if (b->copy)
+        munmap(b->copy, b->state_bytes);
+    ls__bench_rank_close(&b->rank);
+    free(b);
+    return status == LS_OK ? LS_OK : ls__fail(status, "%s", text);
+}
+
+/* A folder that holds checkpoints is somebody's: the measurement would remove them. */
+static ls_status check(const ls__bench_settings *s, const char *spec) {
+    ls__spec parsed;
+    size_t count;
+    LS_TRY(ls__spec_parse(&parsed, spec, 0));
+    LS_TRY(ls_checkpoint_count(s->folder, &count));
+    if (count > 0)
+        return ls__fail(LS_ERR_ARGUMENT, "--folder %s: holds %zu checkpoints; choose another",
+                        s->folder, count);
+    return LS_OK;
+}
+
+int ls__bench_checkpoint(int argc, char **argv, int full_argc, char **full_argv) {
+    static const char name[] = "lockstep bench checkpoint";
+    static const char small_context[] =
+        "gpt:layers=12,heads=12,width=768,context=64,vocab=50257"; /* a step in less than a second */
+    ls__bench_settings settings = {.batch = 1, .ranks = 1, .threads = 1, .rounds = 5};
+    int first, code;
+    if (!ls__options_parse(&command, argc, argv, &settings, &first, &code))
+        return code;
+    if (!settings.folder)
+        return ls__usage_error(&command, "--folder is missing, for example --folder /tmp/bench");
+    if (!ls__transport_choose(&command, settings.transport_given, &settings.transport))
+        return LS__EXIT_USAGE;
+    const char *spec = settings.model ? settings.model : small_context;
+    bool is_rank = ls__is_rank();
+    ls_status status = is_rank ? LS_OK : check(&settings, spec);
+    if (status == LS_OK && settings.ranks > 1 && !is_rank)
+        return ls__cli_launch_self(name, settings.ranks, settings.transport, full_argc, full_argv);
+    if (status == LS_OK)
+        status = run_rank(&settings, spec);
+    return status == LS_OK ? LS__EXIT_OK : ls__cli_report(name, status);
+}
