@@ -4,6 +4,7 @@
  * nothing but that largest of each row, and is computed again to the same bits. */
 #include "autograd/linear.h"
 #include "autograd/prepared.h"
+#include "autograd/profile.h"
 
 enum { CLASS_BLOCK = 2048 };
 
@@ -23,6 +24,11 @@ struct classes {
 
 static size_t block_columns(const struct classes *l, size_t first) {
     return l->classes - first < CLASS_BLOCK ? l->classes - first : CLASS_BLOCK;
+}
+
+/* Multiply-adds of one product of all classes, twice. */
+static double product_flops(const struct classes *l) {
+    return 2 * (double)l->rows * (double)l->in * (double)l->classes;
 }
 
 static ls_status block_logits(ls_step *step, const struct classes *l, const ls_tensor *weight,
@@ -87,6 +93,8 @@ static ls_status run_backward(ls_step *step, const struct classes *l, float dlos
         LS_TRY(backward_block(step, l, first, packed, d, dx, add_x, dw, add_w));
     }
     ls__step_release(step, packed, bytes);
+    ls__profile_add(step->profile, "linear_cross_entropy", LS__PASS_BACKWARD,
+                    ((dx != NULL) + (dw != NULL)) * product_flops(l), 0);
     return LS_OK;
 }
 
@@ -131,6 +139,7 @@ static ls_status forward(ls_step *step, struct classes *l, ls_tensor *weight, bo
                                    keep ? l->powers + first * l->rows : NULL));
     }
     ls__step_release(step, logits, bytes);
+    ls__profile_add(step->profile, "linear_cross_entropy", LS__PASS_FORWARD, product_flops(l), 0);
     return table->class_blocks_end(step->device, l->rows, l->classes, l->targets->data, l->state,
                                    loss->data, correct);
 }

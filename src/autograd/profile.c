@@ -53,8 +53,6 @@ static double forward_flops(const ls__node *node) {
     if (strcmp(name, "linear") == 0 || strcmp(name, "linear_io") == 0 ||
         strcmp(name, "matmul") == 0)
         return 2 * (double)y->count * inner;
-    if (strcmp(name, "linear_cross_entropy") == 0) /* x (..., C), weight (V, C) */
-        return 2 * (double)x->count * (double)weight->shape[0];
     if (strcmp(name, "conv2d") == 0) /* weight (out, in, kh, kw) */
         return 2 * (double)y->count * (double)weight->count / (double)weight->shape[0];
     return 0;

@@ -94,6 +94,7 @@ ls_status ls__parameter_settle_gradient(ls_parameter *parameter) {
     parameter->gradient_factor = 1;
     if (factor == 1 || !parameter->gradient)
         return LS_OK;
+    parameter->gradient_writes++;
     return parameter->device->table->affine(parameter->device, LS_F32, parameter->value.count,
                                             factor, 0, parameter->gradient, parameter->gradient,
                                             false);
@@ -248,12 +249,34 @@ ls_status ls__tape_gradient(ls_step *step, ls_tensor *tensor, void **destination
         *destination = tensor->parameter->gradient;
         *accumulate = slot->written;
         slot->written = true;
+        tensor->parameter->gradient_writes++;
         return LS_OK;
     }
     *accumulate = tensor->grad != NULL;
     LS_TRY(tensor->grad ? stop_sharing(step, tensor) : new_gradient(step, tensor, &tensor->grad));
     *destination = tensor->grad->data;
     return LS_OK;
+}
+
+bool ls__tape_claim_gradient(ls_step *step, const ls_tensor *weight, ls__claim *claim) {
+    ls_parameter *p = weight->parameter;
+    const struct slot *slot = p ? find_slot(step->tape, p) : NULL;
+    if (!is_weight(weight) || !p->gradient || p->present || p->gradient_exposed ||
+        step->tape->inner || (slot && slot->written))
+        return false;
+    *claim = (ls__claim){.gradient = p->gradient, .writes = ++p->gradient_writes};
+    return true;
+}
+
+bool ls__tape_keep_claimed(ls_step *step, const ls_tensor *weight, const ls__claim *claim) {
+    if (!claim->gradient)
+        return true;
+    ls_parameter *p = weight->parameter;
+    struct slot *slot = find_slot(step->tape, p);
+    if (!slot || p->gradient_writes != claim->writes || p->gradient_exposed)
+        return false;
+    slot->written = true;
+    return true;
 }
 
 ls_status ls__tape_gradient_over(ls_step *step, const ls__node *node, ls_tensor *tensor,
@@ -434,6 +457,7 @@ ls_tensor *ls_tensor_grad(ls_tensor *tensor) {
     if (parameter->role != LS_WEIGHT || !parameter->present ||
         ls__parameter_settle_gradient(parameter) != LS_OK)
         return NULL;
+    parameter->gradient_exposed = true;
     parameter->gradient_view = parameter->value;
     parameter->gradient_view.parameter = NULL;
     parameter->gradient_view.exposed = NULL;

@@ -35,6 +35,9 @@ struct ls_parameter {
 
     size_t slot; /* where the tape that used it last keeps its counts. A hint: any number will do */
     ls_tensor gradient_view; /* what ls_tensor_grad(value) returns */
+    uint64_t
+        gradient_writes;   /* who wrote to the gradient or moved it has counted here: ls__claim */
+    bool gradient_exposed; /* its address was given away: others may write without that */
 };
 
 /* Multiplies the gradient by its factor: before others than the optimizer read it. */
@@ -78,7 +81,20 @@ ls_tensor *ls__tape_finish(ls_step *step, const char *name, ls__backward_fn back
  * add. *destination is NULL when nobody wants it: skip the work. Asking is a promise to write. */
 ls_status ls__tape_gradient(ls_step *step, ls_tensor *tensor, void **destination, bool *accumulate);
 
-/* The same for an operation that reads output->grad element by element, each before it writes the one at
+/* For an operation whose forward can compute its contribution to a weight, but for dloss. claim says where to
+ * and is true to that: keep tells in backward whether what was written is still there. It then counts as
+ * the first contribution; else the operation asks ls__tape_gradient and computes it there. */
+typedef struct ls__claim {
+    float *gradient; /* to be overwritten; NULL: none */
+    uint64_t writes;
+} ls__claim;
+/* False where forward must not write: the gradient has no storage yet, or holds something that is still
+ * wanted, or somebody outside has its address. */
+bool ls__tape_claim_gradient(ls_step *step, const ls_tensor *weight, ls__claim *claim);
+/* True also for a claim that was never made. */
+bool ls__tape_keep_claimed(ls_step *step, const ls_tensor *weight, const ls__claim *claim);
+
+/* The same as ls__tape_gradient for an operation that reads output->grad element by element, each before it writes the one at
  * its place: where nobody else has it, the destination is that memory itself, in tensor's layout. */
 ls_status ls__tape_gradient_over(ls_step *step, const ls__node *node, ls_tensor *tensor,
                                  void **destination, bool *accumulate);

@@ -66,6 +66,7 @@ ls_status ls__parameter_own_gradient(ls_parameter *parameter) {
         return status;
     }
     parameter->gradient = memory;
+    parameter->gradient_writes++;
     parameter->gradient_factor = 1;
     parameter->owns_gradient = true;
     parameter->managed = parameter->reduced = parameter->present = false;
@@ -77,6 +78,7 @@ void ls__parameter_set_gradient(ls_parameter *parameter, float *storage) {
         parameter->device->table->free(parameter->device, parameter->gradient);
     parameter->owns_gradient = false;
     parameter->gradient = storage;
+    parameter->gradient_writes++;
     parameter->gradient_factor = 1;
     parameter->managed = true;
     parameter->reduced = parameter->present = false;
@@ -145,5 +147,6 @@ ls_tensor *ls_parameter_value(ls_parameter *parameter) {
 float *ls_parameter_gradient(ls_parameter *parameter) {
     if (!parameter || ls__parameter_settle_gradient(parameter) != LS_OK)
         return NULL;
+    parameter->gradient_exposed = true;
     return parameter->gradient;
 }
