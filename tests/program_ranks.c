@@ -9,6 +9,9 @@
  *   split     groups by parity, by halves, and of those again; operations of several at a time
  *   leave     the last rank leaves, the others go on: LS_ERR_PEER
  *   loop      all_reduce until something happens; prints the error and how long after --mark it came
+ *   meeting, operation: the same; idle: with a pause of 0.3 s after each
+ *
+ * With LOCKSTEP_TEST_EXIT set, it ends with that code in its fifth round.
  *
  * Exits 0 when all was as it must be; else says why on stderr. */
 #include "base/clock.h"
@@ -20,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define CHECK(condition)                                                                           \
     do {                                                                                           \
@@ -329,10 +333,16 @@ static void split(fixture *f) {
     }
 }
 
-static int loop(fixture *f, const char *mark) {
+static int loop(fixture *f, const char *mark, bool idle) {
+    const struct timespec pause = {.tv_nsec = 300 * 1000 * 1000};
+    const char *code = getenv("LOCKSTEP_TEST_EXIT");
     float *value = (float *)(void *)f->send;
     ls_status status = LS_OK;
     for (int i = 0; status == LS_OK; i++) {
+        if (idle)
+            nanosleep(&pause, NULL);
+        if (i == 5 && code)
+            _exit(atoi(code));
         status = ls_all_reduce(f->world, value, value, LARGEST, LS_F32, LS_MAX);
         if (i == 3 && f->rank == 0 && mark) {
             FILE *file = fopen(mark, "w");
@@ -358,7 +368,12 @@ int main(int count, char **words) {
     const ls_job_options options = {.log = print_line};
     ls_job *job;
     setvbuf(stdout, NULL, _IOLBF, 0);
-    CHECK_OK(ls_job_init(&job, &options));
+    ls_status status = ls_job_init(&job, &options);
+    if (status != LS_OK && strcmp(what, "meeting") == 0) {
+        printf("status %d: %s\n", (int)status, ls_error_text());
+        return 4;
+    }
+    CHECK(status == LS_OK);
     fixture f = {.world = ls_job_world(job), .rank = ls_job_rank(job)};
     f.size = ls_job_world_size(job);
     my_rank = f.rank;
@@ -382,7 +397,7 @@ int main(int count, char **words) {
     else if (strcmp(what, "leave") == 0)
         leave(&f, job);
     else
-        code = loop(&f, count > 2 ? words[2] : NULL);
+        code = loop(&f, count > 2 ? words[2] : NULL, strcmp(what, "idle") == 0);
     ls_job_finish(job);
     free(f.send);
     free(f.recv);

@@ -81,6 +81,9 @@ head_is "all_reduce of i8, max, 2 ranks over shm, ordinary memory, out of place"
 # --explain: every size has its ways, one of them chosen, with a reason; the costs can be kept
 explain() { bench all_reduce --explain --ranks 3 --sizes 4,25M "$@"; }
 explain --registered
+cp "$work/out" "$work/first"
+bench --explain --ranks 3 --sizes 4,25M --registered
+[ "$(grep -c bytes: "$work/out")" = "$(grep -c bytes: "$work/first")" ] || { fail "bench --explain"; cat "$work/out"; }
 grep -q '^4 bytes: tiny, because ' "$work/out" || { fail "--explain, tiny"; cat "$work/out"; }
 grep -q '^26214400 bytes: mapped, because the buffers come from ls_group_alloc' "$work/out" || { fail "--explain, mapped"; cat "$work/out"; }
 [ "$(grep -c '^  \* ' "$work/out")" = 2 ] || { fail "--explain: not one way a size"; cat "$work/out"; }

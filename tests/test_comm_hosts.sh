@@ -88,6 +88,19 @@ for rank in 0 1 2; do
 done
 wait 2>/dev/null
 
+# as many connections as streams, beside the one that every pair has
+# sockets STREAMS: how many rank 0 of two has
+sockets() {
+  rm -f "$work/mark"
+  LOCKSTEP_STREAMS=$1 start "a b" loop "$work/mark"
+  for ((i = 0; i < 200; i++)); do [ -f "$work/mark" ] && break; sleep 0.05; done
+  find "/proc/${pids[0]}/fd" -lname 'socket:*' | wc -l
+  kill -9 "${pids[@]}"
+  wait 2>/dev/null
+}
+one=$(sockets 1) four=$(sockets 4)
+[ $((four - one)) = 4 ] || fail "$one sockets with one stream, $four with four"
+
 # rank 0's table and algorithm count for all, and mistakes are told to all
 LOCKSTEP_ALGORITHM=ring start "a b" bits
 for rank in 0 1; do

@@ -71,6 +71,20 @@ for mpi in openmpi mpich; do
   mpirun_of $mpi 3 "$ranks" leave >"$work/log" 2>&1 || { fail "$mpi: leave"; cat "$work/log"; }
   [ "$(grep -c 'rank 2.*left the job' "$work/log")" = 2 ] || { fail "$mpi: leaver not named"; cat "$work/log"; }
 
+  # MPI has no heartbeat: a rank that is stopped is found by the deadline, and named
+  rm -f "$work/mark"
+  LOCKSTEP_TIMEOUT=2 mpirun_of $mpi 3 "$ranks" loop "$work/mark" >"$work/log" 2>&1 &
+  job=$!
+  for ((i = 0; i < 200; i++)); do [ -f "$work/mark" ] && break; sleep 0.05; done
+  for pid in $(pgrep -f -- "$ranks loop $work/mark"); do
+    grep -sqzE '^(OMPI_COMM_WORLD_RANK|PMI_RANK)=1$' "/proc/$pid/environ" && kill -STOP "$pid" && break
+  done
+  at=$(now_ms)
+  wait $job && fail "$mpi: a stopped rank, no error"
+  [ $(($(now_ms) - at)) -le 15000 ] || fail "$mpi: a stopped rank took $(($(now_ms) - at)) ms"
+  grep -q 'status [0-9]*: .*rank 1 (host [^)]*) \(did not arrive at it\|stopped in its middle\)' "$work/log" ||
+    { fail "$mpi: the stopped rank is not named"; cat "$work/log"; }
+
   unset LOCKSTEP_TRANSPORT
   same_bits $mpi 3 shm
   same_bits $mpi 4 shm+mpi "$work/on_hosts"

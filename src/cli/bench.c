@@ -149,6 +149,7 @@ static void print_help(FILE *file) {
     fputs("Usage: lockstep bench train --model SPEC [options]\n"
           "       lockstep bench overlap [options]\n"
           "       lockstep bench OPERATION [options]\n"
+          "       lockstep bench --explain [options]   which way an all_reduce goes, and why\n"
           "\n"
           "  train                whole training steps on made-up data\n"
           "  scaling              one job of R ranks against R independent replicas\n"
@@ -192,6 +193,8 @@ int ls__cli_bench(int argc, char **argv) {
         return ls__bench_checkpoint(argc - 1, argv + 1, argc, argv);
     if (strcmp(argv[1], "overlap") == 0)
         return ls__bench_overlap(argc - 1, argv + 1, argc, argv);
+    if (strcmp(argv[1], "--explain") == 0) /* which is about all_reduce */
+        return ls__bench_comm(ls__bench_operation_find("all_reduce"), argc, argv, argc, argv);
     const ls__bench_operation *operation = ls__bench_operation_find(argv[1]);
     return operation ? ls__bench_comm(operation, argc - 1, argv + 1, argc, argv) : unknown(argv[1]);
 }

@@ -53,12 +53,13 @@ typedef struct ls__option {
 
 /* Options that several commands have. `type` is that of the command's settings, which has fields of the
  * option's name, and transport_given. */
-#define LS__OPTION_ROW_TRANSPORT(type)                                                             \
-    {                                                                                              \
-        .name = "transport", .kind = LS__OPTION_CHOICE, .choices = "shm|tcp",                      \
-        .at = offsetof(type, transport), .given = 1 + offsetof(type, transport_given),             \
-        .fallback = "LOCKSTEP_TRANSPORT, else shm",                                                \
-        .help = "how ranks of this machine meet: shared memory, or tcp over loopback"              \
+#define LS__OPTION_ROW_TRANSPORT(type)                                                              \
+    {                                                                                               \
+        .name = "transport", .kind = LS__OPTION_CHOICE, .choices = "shm|tcp",                       \
+        .at = offsetof(type, transport), .given = 1 + offsetof(type, transport_given),              \
+        .fallback = "LOCKSTEP_TRANSPORT, else shm",                                                 \
+        .help =                                                                                     \
+            "how ranks of this machine meet: shared memory (up to 256 ranks), or tcp over loopback" \
     }
 #define LS__OPTION_ROW_THREADS(type)                                                               \
     {                                                                                              \

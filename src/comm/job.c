@@ -170,8 +170,23 @@ static ls_status choose(choice *chosen) {
     return LS_OK;
 }
 
+/* LOCKSTEP_TRANSPORT alone makes no rank of a process. */
+static ls_status check_started(const char *needed, const char *transport) {
+    if (variable(needed))
+        return LS_OK;
+    return ls__fail(
+        LS_ERR_ARGUMENT,
+        "LOCKSTEP_TRANSPORT is %s, but %s is not set: start ranks with lockstep run -n N "
+        "--transport %s%s",
+        transport, needed, transport,
+        strcmp(transport, "tcp") == 0 ? ", or give each RANK, WORLD_SIZE, MASTER_ADDR and "
+                                        "MASTER_PORT (docs/environment.md)"
+                                      : ", which makes the memory and hands it to them");
+}
+
 static ls_status open_shm(ls__transport **transport, ls__job_place *place) {
     int fd;
+    LS_TRY(check_started("LOCKSTEP_SHM_FD", "shm"));
     LS_TRY(read_integer("LOCKSTEP_SHM_FD", 0, INT_MAX, &fd));
     LS_TRY(read_place(place));
     if (variable("LOCAL_WORLD_SIZE") && place->local_world_size != place->world_size)
@@ -229,6 +244,8 @@ static ls_status read_port(ls__job_place *place, int *port) {
 
 static ls_status open_tcp(ls__transport **transport, ls__job_place *place) {
     int port;
+    if (!variable("RANK"))
+        LS_TRY(check_started("WORLD_SIZE", "tcp"));
     LS_TRY(read_place(place));
     if (place->world_size == 1 && !variable("LOCKSTEP_TRANSPORT"))
         return open_self(transport, place);

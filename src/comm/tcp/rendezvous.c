@@ -13,7 +13,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LOG_SECONDS = 5, ROUND_MS = 250, NOTE_SECONDS = 5, TEXT_BYTES = 1000 };
+enum {
+    LOG_SECONDS = 5,
+    LOG_SECONDS_MOST = 60,
+    RETURN_MS = 600,
+    ROUND_MS = 250,
+    NOTE_SECONDS = 5,
+    TEXT_BYTES = 1000
+};
 
 void ls__tcp_log(const ls__job_place *place, ls_log_level level, const char *format, ...) {
     char line[1024];
@@ -31,7 +38,9 @@ void ls__tcp_log(const ls__job_place *place, ls_log_level level, const char *for
 bool ls__tcp_log_due(ls__tcp_join *join) {
     if (ls__now_ns() < join->next_log)
         return false;
-    join->next_log = ls__deadline_ns(LOG_SECONDS);
+    join->log_pause_s =
+        join->log_pause_s < LOG_SECONDS_MOST / 2 ? 2 * join->log_pause_s : LOG_SECONDS_MOST;
+    join->next_log = ls__deadline_ns(join->log_pause_s);
     return true;
 }
 
@@ -162,7 +171,7 @@ ls_status ls__tcp_admit(ls__tcp_join *join, ls__tcp_guest *guest) {
     return LS_OK;
 }
 
-/* A rank that left while the others are awaited may come back: its place is free again. */
+/* A rank that left while the others are awaited may come back at once: its place is free again. */
 static void drop_leavers(ls__tcp_join *join, const struct pollfd *polls) {
     for (int rank = 1; rank < join->world; rank++) {
         if (join->fd[rank] < 0 || polls[rank].revents == 0)
@@ -172,7 +181,27 @@ static void drop_leavers(ls__tcp_join *join, const struct pollfd *polls) {
                     join->table[rank].host, (long long)join->table[rank].pid);
         ls__tcp_close_fd(join->fd[rank]);
         join->fd[rank] = -1;
+        if (join->gone >= 0)
+            continue;
+        join->gone = rank;
+        join->gone_until = ls__deadline_ns(RETURN_MS * 1e-3);
     }
+}
+
+/* Who died would be waited for in vain, and nobody would hear of it before the deadline. */
+static ls_status check_gone(ls__tcp_join *join) {
+    const int rank = join->gone;
+    if (rank < 0)
+        return LS_OK;
+    if (join->fd[rank] >= 0)
+        join->gone = -1;
+    else if (ls__now_ns() >= join->gone_until)
+        return ls__fail(
+            LS_ERR_PEER,
+            "rank 0: rank %d (host %s, pid %lld) ended, or its link did, while others were "
+            "awaited",
+            rank, join->table[rank].host, (long long)join->table[rank].pid);
+    return LS_OK;
 }
 
 static ls_status check_absent(const ls__tcp_join *join) {
@@ -188,6 +217,7 @@ static ls_status collect_round(ls__tcp_join *join, ls__tcp_lobby *lobby, struct 
     struct pollfd *lobby_polls = polls + join->world;
     ls__tcp_rank_list(missing, sizeof missing, join->world, is_missing, join);
     LS_TRY(check_absent(join));
+    LS_TRY(check_gone(join));
     if (ls__now_ns() >= join->deadline)
         return ls__fail(LS_ERR_TIMEOUT,
                         "rank 0: timed out after %g s waiting for ranks %s of %d at %s:%d",
@@ -227,15 +257,26 @@ out:
     return status;
 }
 
-static ls_status unfinished(const ls__tcp_join *join, const bool *done) {
-    int rank = 1;
-    while (rank < join->world - 1 && done[rank])
-        rank++;
-    return ls__fail(LS_ERR_TIMEOUT,
-                    "rank 0: timed out after %g s waiting for rank %d (host %s, pid %lld) to "
-                    "connect to the other ranks",
-                    join->place->timeout_s, rank, join->table[rank].host,
-                    (long long)join->table[rank].pid);
+typedef struct reports {
+    const ls__tcp_join *join;
+    bool *done; /* (world) */
+} reports;
+
+static bool is_unfinished(const void *context, int rank) {
+    const reports *r = context;
+    return rank != r->join->rank && !r->done[rank];
+}
+
+/* Who is stopped keeps those who want to connect to it waiting, and rank 0 cannot tell them apart. */
+static ls_status unfinished(const ls__tcp_join *join, bool *done) {
+    const reports r = {.join = join, .done = done};
+    char ranks[256];
+    ls__tcp_rank_list(ranks, sizeof ranks, join->world, is_unfinished, &r);
+    return ls__fail(
+        LS_ERR_TIMEOUT,
+        "rank 0: timed out after %g s waiting for ranks %s to connect to the other ranks: one "
+        "of them may be stopped, or its link cut",
+        join->place->timeout_s, ranks);
 }
 
 /* Until everyone has reported that its connections stand; whoever fails first ends the wait. */
@@ -333,7 +374,9 @@ static ls_status follow(ls__tcp_join *join) {
 }
 
 ls_status ls__tcp_rendezvous(ls__tcp_join *join) {
+    join->log_pause_s = LOG_SECONDS;
     join->next_log = ls__deadline_ns(LOG_SECONDS);
+    join->gone = -1;
     ls_status status = join->rank == 0 ? run_root(join) : follow(join);
     ls__tcp_close_fd(join->listener);
     join->listener = -1;

@@ -141,6 +141,9 @@ typedef struct ls__tcp_join {
     bool has_token;
     unsigned char key[LS__TCP_KEY_BYTES];
     uint64_t deadline, next_log;
+    double log_pause_s; /* twice as long each time */
+    int gone; /* rank 0: the first rank that left and is given until `gone_until` to come back; -1: none */
+    uint64_t gone_until;
     int rank, world;
     int listener;   /* -1: none; rank 0's may be open already */
     bool connected; /* `fd` and `table` are complete: there is nobody to be found */
