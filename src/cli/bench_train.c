@@ -2,6 +2,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "base/usage.h"
 #include "cli/bench_rank.h"
 #include "nn/flops.h"
 #include <stdlib.h>
@@ -14,7 +15,7 @@ typedef struct bench {
 } bench;
 
 typedef struct figures {
-    double step_ms, samples_per_s, gflops, peak_gflops, peak_rss_mb;
+    double step_ms, samples_per_s, gflops, peak_gflops, peak_rss_mb, memory_mb;
 } figures;
 
 static int compare_times(const void *a, const void *b) {
@@ -51,21 +52,27 @@ static ls_status measure(bench *b, figures *f) {
     }
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
+    double memory = (double)ls__usage_peak() / (1 << 20);
     LS_TRY(peak(b, &after));
     *f = (figures){.step_ms = median(b->times, steps),
                    .peak_gflops = before > after ? before : after,
-                   .peak_rss_mb = (double)usage.ru_maxrss / 1024};
+                   .peak_rss_mb = (double)usage.ru_maxrss / 1024,
+                   .memory_mb = memory};
     f->samples_per_s = (double)s->batch / f->step_ms * 1e3;
     f->gflops = ls__model_step_flops(b->rank.model, (size_t)s->batch) / f->step_ms / 1e6;
-    return ls_all_reduce(b->rank.world, &f->peak_rss_mb, &f->peak_rss_mb, 1, LS_F64, LS_MAX);
+    double most[2] = {f->peak_rss_mb, f->memory_mb};
+    LS_TRY(ls_all_reduce(b->rank.world, most, most, 2, LS_F64, LS_MAX));
+    f->peak_rss_mb = most[0];
+    f->memory_mb = most[1];
+    return LS_OK;
 }
 
 static ls_status print_json(const bench *b, const figures *f) {
     const ls__bench_settings *s = b->rank.settings;
     size_t context = ls_model_context(b->rank.model);
     json_t *object = json_pack(
-        "{s:s, s:I, s:o, s:I, s:I, s:s, s:b, s:I, s:I, s:f, s:f, s:o, s:f, s:f, s:f, s:f}", "model",
-        ls_model_spec(b->rank.model), "batch", (json_int_t)s->batch, "seq",
+        "{s:s, s:I, s:o, s:I, s:I, s:s, s:b, s:I, s:I, s:f, s:f, s:o, s:f, s:f, s:f, s:f, s:f}",
+        "model", ls_model_spec(b->rank.model), "batch", (json_int_t)s->batch, "seq",
         context ? json_integer((json_int_t)context) : json_null(), "ranks",
         (json_int_t)b->rank.ranks, "threads", (json_int_t)s->threads, "dtype",
         ls__cli_dtype_name(b->rank.dtype), "recompute", s->recompute, "params",
@@ -73,7 +80,7 @@ static ls_status print_json(const bench *b, const figures *f) {
         "step_ms_p50", f->step_ms, "samples_per_s", f->samples_per_s, "tokens_per_s",
         context ? json_real(f->samples_per_s * (double)context) : json_null(), "gflops", f->gflops,
         "peak_gflops", f->peak_gflops, "share", f->gflops / f->peak_gflops, "peak_rss_mb",
-        f->peak_rss_mb);
+        f->peak_rss_mb, "memory_mb", f->memory_mb);
     return ls__json_write_line(stdout, "stdout", object);
 }
 

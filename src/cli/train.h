@@ -6,6 +6,7 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/profile.h"
+#include "parallel/plan.h"
 #include <lockstep/lockstep.h>
 #include <stdio.h>
 
@@ -30,6 +31,7 @@ typedef struct ls__train_settings {
     int format; /* 0 text, 1 json */
     bool nesterov, decay_all, overwrite, profile, recompute, transport_given;
     bool keep_best, sync_checkpoints;
+    bool oversubscribe; /* --oversubscribe-memory */
     bool epochs_given, steps_given, momentum_given;
 } ls__train_settings;
 
@@ -48,6 +50,12 @@ typedef struct ls__train_result {
     double train_seconds, samples_per_s; /* tokens for text */
     bool stopped;                        /* on request, before the last step */
 } ls__train_result;
+
+typedef struct ls__train_plan {
+    ls__memory_plan memory;
+    size_t process; /* bytes held before the model is made, and the loader's batches */
+    size_t peak;    /* bytes held at most, base/usage.h */
+} ls__train_plan;
 
 typedef struct ls__train {
     const ls__train_settings *settings;
@@ -78,6 +86,7 @@ typedef struct ls__train {
     ls__profile_report *profile;  /* with --profile */
     double optimizer_bytes;       /* ls__profile_optimizer_bytes */
     int skips_in_a_row;
+    ls__train_plan plan;
     ls__train_result result;
 } ls__train;
 
@@ -128,6 +137,25 @@ ls_status ls__stop_watch(void);
 void ls__stop_arm(void);
 int ls__stop_asked(void); /* the signal's number, or 0 */
 void ls__stop_end(void);
+
+/* Samples of one forward in evaluation. */
+size_t ls__train_evaluation_unit(const ls_dataset *dataset);
+
+/* What the settings say about the optimizer. */
+ls_optimizer_options ls__train_optimizer(const ls__train_settings *settings);
+
+/* --- the memory plan --- */
+/* Of the job's largest rank. `process` counts what this process holds now: the data is open, the model is not
+ * there yet. */
+ls_status ls__train_plan_make(ls__train_plan *plan, const ls__train_settings *settings,
+                              const ls_dataset *dataset, ls_device *device, ls_dtype dtype,
+                              size_t ranks, size_t shards);
+/* LS_ERR_MEMORY where `local_ranks` such ranks do not fit this machine, unless told to try. */
+ls_status ls__train_plan_check(const ls__train_plan *plan, const ls__train_settings *settings,
+                               size_t local_ranks);
+json_t *ls__train_plan_json(const ls__train_plan *plan); /* MiB */
+void ls__train_plan_print(const ls__train_plan *plan);
+void ls__train_plan_compare(const ls__train_plan *plan);
 
 /* --- the output folder, rank 0 --- */
 ls_status ls__output_check(const ls__train_settings *settings);

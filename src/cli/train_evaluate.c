@@ -57,14 +57,18 @@ static ls_status run_units(ls__train *train, size_t unit, size_t units, unit_sum
     return status;
 }
 
+size_t ls__train_evaluation_unit(const ls_dataset *dataset) {
+    size_t shape[3], unit = IMAGE_UNIT, count = ls_dataset_count(dataset, LS_VALIDATION);
+    ls_dataset_sample_shape(dataset, shape);
+    if (ls_dataset_get_kind(dataset) == LS_TOKENS)
+        unit = TOKENS_PER_UNIT / shape[0];
+    unit = unit < count ? unit : count;
+    return unit ? unit : 1;
+}
+
 ls_status ls__train_evaluate(ls__train *train, double *loss, double *accuracy) {
     size_t count = ls_dataset_count(train->dataset, LS_VALIDATION);
-    size_t unit = IMAGE_UNIT;
-    if (train->tokens) {
-        unit = TOKENS_PER_UNIT / train->sample_shape[0];
-        if (unit == 0)
-            unit = 1;
-    }
+    size_t unit = ls__train_evaluation_unit(train->dataset);
     size_t units = (count + unit - 1) / unit;
     unit_sums *sums = calloc(units, sizeof *sums);
     if (!sums)

@@ -212,7 +212,7 @@ json_t *ls__train_summary(const ls__train *train) {
     getrusage(RUSAGE_SELF, &usage);
     return json_pack(
         "{s:s, s:s, s:s, s:I, s:i, s:I, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:s, s:o, s:o, s:o, s:s, "
-        "s:f, s:f, s:f}",
+        "s:f, s:f, s:f, s:o, s:f}",
         "version", LOCKSTEP_VERSION, "model", ls_model_spec(train->model), "data", s->data,
         "parameters", (json_int_t)ls_model_element_count(train->model), "ranks", train->ranks,
         "shards", (json_int_t)train->shards, "threads", (json_int_t)s->threads, "dtype",
@@ -222,7 +222,9 @@ json_t *ls__train_summary(const ls__train *train) {
         optimizers[s->optimizer], "transport", ls_job_transport(train->job), "train_loss",
         ls__json_real(r->train_loss), "val_loss", ls__json_real(r->val_loss), train->accuracy,
         ls__json_real(r->val_accuracy), "weights_xxh64", hash, "train_seconds", r->train_seconds,
-        train->speed, r->samples_per_s, "peak_rss_mb", (double)usage.ru_maxrss / 1024);
+        train->speed, r->samples_per_s, "peak_rss_mb", (double)usage.ru_maxrss / 1024,
+        "memory_plan", ls__train_plan_json(&train->plan), "memory_peak",
+        (double)train->plan.peak / (1 << 20));
 }
 
 /* On disk first, then under its name. */

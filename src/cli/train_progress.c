@@ -31,7 +31,12 @@ ls_status ls__progress_open(ls__progress_line **out, const ls__train *train) {
             ls_model_element_count(train->model), train->ranks, train->ranks == 1 ? "" : "s",
             ls_job_transport(train->job), (long long)train->settings->batch_size, train->shards,
             train->shards == 1 ? "" : "s", (unsigned long long)train->total_steps);
+        ls__train_plan_print(&train->plan);
         fflush(stdout);
+    } else {
+        ls__json_write_line(stdout, "stdout",
+                            json_pack("{s:s, s:o}", "event", "plan", "memory_plan",
+                                      ls__train_plan_json(&train->plan)));
     }
     *out = p;
     return LS_OK;
@@ -102,6 +107,7 @@ void ls__progress_finish(ls__progress_line *p, const ls__train *train) {
         r->val_loss, train->accuracy, r->val_accuracy, (unsigned long long)r->steps,
         r->train_seconds, r->samples_per_s, train->unit,
         (unsigned long long)ls_model_hash(train->model));
+    ls__train_plan_compare(&train->plan);
     if (train->settings->out)
         printf("saved %s/model.safetensors, metrics.jsonl, summary.json\n", train->settings->out);
     fflush(stdout);

@@ -1,5 +1,6 @@
 /* Setting up one rank, running it, taking it down. */
 #include "base/error.h"
+#include "base/usage.h"
 #include "cli/train.h"
 #include "nn/models.h"
 #include "tensor/tensor.h"
@@ -72,10 +73,26 @@ static ls_status open_data(const ls__train_settings *s, ls_dataset **dataset) {
     return status;
 }
 
+/* Before ranks are started on this machine: whether they fit. */
+static ls_status check_memory(const ls__train_settings *s, const ls_dataset *dataset) {
+    size_t ranks = (size_t)s->ranks, shards = s->shards ? (size_t)s->shards : ranks;
+    ls__train_plan plan;
+    ls_device *device;
+    LS_TRY(ls_device_cpu(&device, (int)s->threads));
+    ls_dtype dtype = ls__cli_dtype_choose("lockstep train", device, s->dtype, false);
+    ls_status status = ls__train_plan_make(&plan, s, dataset, device, dtype, ranks, shards);
+    if (status == LS_OK)
+        status = ls__train_plan_check(&plan, s, ranks);
+    ls_device_destroy(device);
+    return status;
+}
+
 ls_status ls__train_check(const ls__train_settings *s) {
     ls_dataset *dataset;
     LS_TRY(open_data(s, &dataset));
+    ls_status status = check_memory(s, dataset);
     ls_dataset_close(dataset);
+    LS_TRY(status);
     if (s->out)
         LS_TRY(ls__output_check(s));
     return ls__checkpoints_check(s);
@@ -120,6 +137,19 @@ static ls_status join_job(ls__train *t) {
     return LS_OK;
 }
 
+ls_optimizer_options ls__train_optimizer(const ls__train_settings *s) {
+    return (ls_optimizer_options){.kind = (ls_optimizer_kind)s->optimizer,
+                                  .momentum = s->momentum,
+                                  .nesterov = s->nesterov,
+                                  .beta1 = s->beta1,
+                                  .beta2 = s->beta2,
+                                  .epsilon = s->epsilon,
+                                  .weight_decay = s->weight_decay,
+                                  .decay_all = s->decay_all,
+                                  .clip = s->clip,
+                                  .skip_nonfinite = s->nonfinite == 1};
+}
+
 static ls_status create_model(ls__train *t) {
     const ls__train_settings *s = t->settings;
     const ls_model_options model = {.device = t->device,
@@ -131,16 +161,7 @@ static ls_status create_model(ls__train *t) {
                                 .no_watch = s->watch == 0,
                                 .reducer = {.progress = (ls_progress)s->progress}};
     LS_TRY(ls_ddp_create(&t->ddp, t->model, t->world, &ddp));
-    const ls_optimizer_options optimizer = {.kind = (ls_optimizer_kind)s->optimizer,
-                                            .momentum = s->momentum,
-                                            .nesterov = s->nesterov,
-                                            .beta1 = s->beta1,
-                                            .beta2 = s->beta2,
-                                            .epsilon = s->epsilon,
-                                            .weight_decay = s->weight_decay,
-                                            .decay_all = s->decay_all,
-                                            .clip = s->clip,
-                                            .skip_nonfinite = s->nonfinite == 1};
+    const ls_optimizer_options optimizer = ls__train_optimizer(s);
     LS_TRY(ls_optimizer_create(&t->optimizer, t->model, &optimizer));
     const ls_step_options step = {.device = t->device, .seed = (uint64_t)s->seed};
     LS_TRY(ls_step_create(&t->step, &step));
@@ -192,6 +213,16 @@ static ls_status finish_profile(const ls__train *t) {
     return status;
 }
 
+/* One rank of each machine looks whether they all fit, before any of them takes much. */
+static ls_status plan_memory(ls__train *t) {
+    LS_TRY(ls__train_plan_make(&t->plan, t->settings, t->dataset, t->device, t->dtype,
+                               (size_t)t->ranks, t->shards));
+    if (ls_job_local_rank(t->job) == 0)
+        LS_TRY(
+            ls__train_plan_check(&t->plan, t->settings, (size_t)ls_job_local_world_size(t->job)));
+    return ls_barrier(t->world);
+}
+
 static ls_status run(ls__train *t) {
     const ls__train_settings *s = t->settings;
     if (ls__checkpoints_wanted(s))
@@ -201,6 +232,7 @@ static ls_status run(ls__train *t) {
     LS_TRY(open_data(s, &t->dataset));
     LS_TRY(ls_job_set_phase(t->job, NULL, 0));
     LS_TRY(ls__train_agree_data(t));
+    LS_TRY(plan_memory(t));
     LS_TRY(create_model(t));
     LS_TRY(start_loader(t));
     LS_TRY(ls__checkpoints_open(t));
@@ -212,6 +244,7 @@ static ls_status run(ls__train *t) {
         LS_TRY(ls__progress_open(&t->progress, t));
     }
     LS_TRY(ls__train_loop(t));
+    t->plan.peak = (size_t)ls__usage_peak();
     LS_TRY(ls_job_set_phase(t->job, "saving", t->rank == 0 ? LS__TRAIN_PATIENCE_S : 0));
     ls_status saved = ls__checkpoints_finish(t);
     if (t->output && !t->result.stopped)

@@ -254,6 +254,10 @@ static const ls__option options[] = {
      .help =
          "what all ranks do when a gradient is a NaN or an infinity: end, or leave that update out"},
     LS__OPTION_ROW_RECOMPUTE(ls__train_settings),
+    {.name = "oversubscribe-memory",
+     .kind = LS__OPTION_FLAG,
+     .at = offsetof(ls__train_settings, oversubscribe),
+     .help = "start although the memory plan says that the ranks do not fit this machine"},
     {.group = "Looking inside",
      .name = "watch",
      .placeholder = "N",

@@ -308,6 +308,7 @@ typedef struct ls__device_table {
 struct ls_device {
     const ls__device_table *table;
     int threads;
+    bool dry; /* keeps no values: dry.h */
 };
 
 #endif

@@ -44,6 +44,7 @@ struct ls__arena {
         *current; /* the one that is being filled; those after it are empty. NULL: none is yet */
     size_t held;  /* bytes of all chunks */
     size_t used, peak;
+    size_t touched; /* the most of all chunks together, of those that were given back */
     ls__arena_mark
         state; /* of it only the list of released blocks; beyond its room they are lost */
 };
@@ -210,12 +211,22 @@ void ls__arena_rewind(ls__arena *arena, const ls__arena_mark *mark) {
         POISON(mark->released[i].memory, mark->released[i].size);
 }
 
-/* Pages were written for more than a quarter above what was ever in use at once: steps whose sizes do
- * not fit the chunks that others left. */
-static bool wastes(const ls__arena *arena) {
+static size_t touched_now(const ls__arena *arena) {
     size_t touched = 0;
     for (const struct chunk *chunk = arena->first; chunk; chunk = chunk->next)
         touched += chunk->touched;
+    return touched;
+}
+
+size_t ls__arena_touched(const ls__arena *arena) {
+    size_t now = touched_now(arena);
+    return now > arena->touched ? now : arena->touched;
+}
+
+/* Pages were written for more than a quarter above what was ever in use at once: steps whose sizes do
+ * not fit the chunks that others left. */
+static bool wastes(const ls__arena *arena) {
+    size_t touched = touched_now(arena);
     return touched > SMALLEST_CHUNK && touched - touched / 5 > arena->peak;
 }
 
@@ -223,6 +234,7 @@ ls_status ls__arena_reset(ls__arena *arena) {
     arena->used = 0;
     arena->state.released_count = 0;
     if (arena->first != arena->last && wastes(arena)) {
+        arena->touched = ls__arena_touched(arena);
         free_chunks(arena);
         return add_chunk(arena, arena->peak);
     }

@@ -41,5 +41,7 @@ ls_status ls__arena_reset(ls__arena *arena);
 
 /* The largest number of bytes in use at once so far. */
 size_t ls__arena_peak(const ls__arena *arena);
+/* The most bytes of chunks that were written at once so far: what the arena costs the machine. */
+size_t ls__arena_touched(const ls__arena *arena);
 
 #endif
