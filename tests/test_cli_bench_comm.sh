@@ -37,7 +37,10 @@ for name in $listed; do
   *) bus=1 ;;
   esac
   bytes=300000
-  [ "$name" != barrier ] || bytes=0
+  if [ "$name" = barrier ]; then
+    measured 1 0 barrier
+    continue
+  fi
   measured $bus $bytes "$name" --sizes 12,300000
   [ "$(value transport) $(value dtype) $(value registered)" = "shm f32 false" ] || fail "$name: $(cat "$work/out")"
   measured $bus $bytes "$name" --sizes 300000 --registered --dtype bf16
@@ -60,6 +63,8 @@ measured 2/3 300000 reduce_scatter --sizes 300000 --in-place
 if "$lockstep" doctor | grep -q 'tcp  *built in'; then measured 4/3 70000 all_reduce --sizes 70000 --transport tcp; fi
 
 # The floor, and the table for people.
+bench all_reduce --floor --sizes 64K,20 --iterations 9 --dtype i8
+bench all_reduce --registered --in-place --floor --sizes 64K --iterations 9
 bench all_reduce --registered --floor --sizes 64K --iterations 9 --format json
 check "$(value floor_us) > 0 && ($(value floor_ratio) - $(value us_p50) / $(value floor_us)) ^ 2 < 1e-9" "--floor"
 [ "$(value ranks)" = 2 ] || fail "two ranks are not the default: $(value ranks)"
@@ -116,7 +121,13 @@ for sizes in 0 -4 4x 4,,8 '4,' 2000G 99999999999999999999 ,4; do
   refused "--sizes $sizes: want up to 64 numbers" all_reduce "--sizes=$sizes"
 done
 refused "--root 2, but the ranks are 0 to 1" broadcast --root 2
-refused "sendrecv has no form in place" sendrecv --in-place
+refused "--in-place does not apply to sendrecv: it has no form in place" sendrecv --in-place
+refused "--op does not apply to broadcast" broadcast --op sum
+refused "--root does not apply to all_reduce" all_reduce --root 0
+refused "--floor does not apply to all_gather" all_gather --floor
+for option in --sizes=4 --dtype=f32 --registered --in-place; do
+  refused "${option%%=*} does not apply to barrier" barrier "$option"
+done
 refused "wants a float --dtype" all_reduce_weighted --dtype i8
 refused "--op does not apply" all_reduce_weighted --op max
 refused "--ranks: '0' is out of range, want 1 to 4096 or auto" all_reduce --ranks 0

@@ -29,15 +29,40 @@ static bool parse_sizes(const char *text, ls__bench_comm_settings *s) {
     }
 }
 
+/* Options that say nothing about this operation. Returns the exit code, 0 where there is none. */
+static int check_apply(const ls__command *command, const ls__bench_comm_settings *s) {
+    const ls__bench_operation *o = s->operation;
+    const bool sums_in_one_pass = strncmp(o->name, "all_reduce", 10) == 0;
+    const struct {
+        bool given, applies;
+        const char *option, *why;
+    } rows[] = {
+        {s->op_given, ls__bench_reduces(o), "--op", "it reduces nothing"},
+        {s->root_given, o->rooted, "--root", "all its ranks do the same"},
+        {s->sizes_given, !o->empty, "--sizes", "it moves nothing"},
+        {s->dtype_given, !o->empty, "--dtype", "it moves nothing"},
+        {s->registered, !o->empty, "--registered", "it has no buffers"},
+        {s->in_place, o->in_place != LS__BENCH_IN_PLACE_NEVER, "--in-place",
+         "it has no form in place"},
+        {s->floor, sums_in_one_pass, "--floor", "it is the floor of all_reduce"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (rows[i].given && !rows[i].applies)
+            return ls__usage_error(command, "%s does not apply to %s: %s", rows[i].option, o->name,
+                                   rows[i].why);
+    return 0;
+}
+
 /* What only the options together can tell. Returns the exit code, 0 when they fit. */
 static int check_together(const ls__command *command, const ls__bench_comm_settings *s) {
     bool is_float = s->dtype <= LS_BF16;
+    const int code = check_apply(command, s);
+    if (code)
+        return code;
     if (s->operation->weighted && !is_float)
         return ls__usage_error(command, "%s wants a float --dtype", s->operation->name);
     if (s->operation->weighted && s->op != LS_SUM)
         return ls__usage_error(command, "%s sums: --op does not apply", s->operation->name);
-    if (s->in_place && s->operation->in_place == LS__BENCH_IN_PLACE_NEVER)
-        return ls__usage_error(command, "%s has no form in place", s->operation->name);
     if (!ls__is_rank() && s->root >= s->ranks)
         return ls__usage_error(command, "--root %lld, but the ranks are 0 to %lld",
                                (long long)s->root, (long long)s->ranks - 1);
@@ -55,9 +80,9 @@ static const char summary[] =
     "time of each is that of the slowest rank. algbw is the size over the median time, where the size is "
     "that of the larger buffer of a rank; busbw is algbw times the traffic a rank cannot avoid, as in "
     "nccl-tests: 2 (n - 1) / n for all_reduce, (n - 1) / n for reduce_scatter and all_gather. Registered "
-    "memory comes from ls_group_alloc, which all local ranks map: no copies. --floor reads, adds and "
-    "writes the same number of bytes on all ranks at once, without any exchange: no all_reduce can "
-    "be faster, but what stays in a cache can.";
+    "memory comes from ls_group_alloc, which all local ranks map: no copies. --floor is what the "
+    "machine can do: all ranks at once read as many bytes of their send buffer, add and write them to their recv "
+    "buffer, without any exchange, through the caches or past them, whichever is faster.";
 
 static const char *const examples[] = {
     "lockstep bench all_reduce --ranks 2 --sizes 4,1M,25M --registered --floor",
@@ -73,6 +98,7 @@ static const ls__option options[] = {
      .placeholder = "BYTES,...",
      .kind = LS__OPTION_TEXT,
      .at = offsetof(ls__bench_comm_settings, size_list),
+     .given = 1 + offsetof(ls__bench_comm_settings, sizes_given),
      .fallback = DEFAULT_SIZES,
      .help = "of the larger buffer of a rank; K, M, G multiply by 1024; whole blocks are taken"},
     {.name = "ranks",
@@ -86,23 +112,26 @@ static const ls__option options[] = {
     {.name = "dtype",
      .kind = LS__OPTION_CHOICE,
      .at = offsetof(ls__bench_comm_settings, dtype),
+     .given = 1 + offsetof(ls__bench_comm_settings, dtype_given),
      .choices = "f32|f64|f16|bf16|i8|u8|i32|i64",
      .fallback = "f32",
      .help = "of the elements"},
     {.name = "op",
      .kind = LS__OPTION_CHOICE,
      .at = offsetof(ls__bench_comm_settings, op),
+     .given = 1 + offsetof(ls__bench_comm_settings, op_given),
      .choices = "sum|product|min|max|avg",
      .fallback = "sum",
-     .help = "the reduction, where there is one"},
+     .help = "the reduction, of operations that reduce"},
     {.name = "root",
      .placeholder = "RANK",
      .kind = LS__OPTION_INTEGER,
      .at = offsetof(ls__bench_comm_settings, root),
+     .given = 1 + offsetof(ls__bench_comm_settings, root_given),
      .min = 0,
      .max = 1 << 20,
      .fallback = "0",
-     .help = "where there is one"},
+     .help = "of operations where one rank is apart"},
     LS__OPTION_ROW_TRANSPORT(ls__bench_comm_settings),
     {.name = "registered",
      .kind = LS__OPTION_FLAG,

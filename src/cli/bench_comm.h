@@ -41,7 +41,8 @@ typedef struct ls__bench_operation {
     bool send_blocks; /* the send buffer holds a block for each rank; else one */
     bool recv_blocks;
     bool weighted; /* divides by the global weight: float dtypes, --op sum */
-    bool empty;    /* moves nothing: sizes do not matter */
+    bool rooted;   /* one rank is apart: --root */
+    bool empty;    /* moves nothing: there is no size, and there are no buffers */
     ls__bench_in_place in_place;
     /* Bytes that must pass each rank's link for one byte of the larger buffer; nccl-tests' factors. */
     double (*bus)(double ranks);
@@ -71,6 +72,7 @@ typedef struct ls__bench_comm_settings {
     bool explain;      /* say what would be done, instead of doing it */
     const char *store; /* where the costs go; NULL: nowhere */
     bool ranks_given, transport_given;
+    bool sizes_given, dtype_given, op_given, root_given;
 } ls__bench_comm_settings;
 
 /* `lockstep bench OPERATION`; argv[0] is the operation's name, full_argv what the user typed from
@@ -89,13 +91,15 @@ ls_status ls__bench_comm_run(const ls__bench_comm_settings *settings);
 
 /* Fills `elements` elements as `rank`'s send buffer. */
 void ls__bench_fill(void *buffer, size_t elements, ls_dtype dtype, ls_op op, int rank, int ranks);
+/* Whether the operation has a result that --op makes. */
+bool ls__bench_reduces(const ls__bench_operation *operation);
 /* True when the call left in recv what it should; else *wrong is the first bad element. */
 bool ls__bench_verify(const ls__bench_operation *operation, const ls__bench_call *call,
                       size_t *wrong);
 
-/* Microseconds (the median) that this machine needs to read, add to and write `bytes` bytes on each
- * rank at the same time, in place, in memory of ls_group_alloc. Collective. */
-ls_status ls__bench_floor(ls_group *group, size_t bytes, int64_t iterations, double *us);
+/* Microseconds (the median) that this machine needs to read the `bytes` bytes of the call's send, add to them and
+ * write its recv, on all ranks at the same time. Overwrites recv. Collective. */
+ls_status ls__bench_floor(const ls__bench_call *call, size_t bytes, int64_t iterations, double *us);
 
 /* --- statistics --- */
 

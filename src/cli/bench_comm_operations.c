@@ -187,6 +187,7 @@ static const ls__bench_operation all_gather = {
 
 static const ls__bench_operation broadcast = {
     .name = "broadcast",
+    .rooted = true,
     .what = "the buffer of --root to all",
     .in_place = LS__BENCH_IN_PLACE_ALWAYS,
     .bus = bus_one,
@@ -196,6 +197,7 @@ static const ls__bench_operation broadcast = {
 
 static const ls__bench_operation reduce = {
     .name = "reduce",
+    .rooted = true,
     .what = "--root gets the reduction of all",
     .in_place = LS__BENCH_IN_PLACE_CAN,
     .bus = bus_one,
@@ -205,6 +207,7 @@ static const ls__bench_operation reduce = {
 
 static const ls__bench_operation gather = {
     .name = "gather",
+    .rooted = true,
     .what = "--root gets the blocks of all",
     .recv_blocks = true,
     .in_place = LS__BENCH_IN_PLACE_CAN,
@@ -215,6 +218,7 @@ static const ls__bench_operation gather = {
 
 static const ls__bench_operation scatter = {
     .name = "scatter",
+    .rooted = true,
     .what = "every rank gets its block of --root",
     .send_blocks = true,
     .in_place = LS__BENCH_IN_PLACE_CAN,
@@ -258,6 +262,7 @@ static const ls__bench_operation all_gather_v = {
 
 static const ls__bench_operation gather_v = {
     .name = "gather_v",
+    .rooted = true,
     .what = "gather with a count for each rank (equal ones here)",
     .recv_blocks = true,
     .in_place = LS__BENCH_IN_PLACE_CAN,
@@ -268,6 +273,7 @@ static const ls__bench_operation gather_v = {
 
 static const ls__bench_operation scatter_v = {
     .name = "scatter_v",
+    .rooted = true,
     .what = "scatter with a count for each rank (equal ones here)",
     .send_blocks = true,
     .in_place = LS__BENCH_IN_PLACE_CAN,
@@ -332,4 +338,8 @@ const ls__bench_operation *ls__bench_operation_find(const char *name) {
         if (strcmp(operations[i]->name, name) == 0)
             return operations[i];
     return NULL;
+}
+
+bool ls__bench_reduces(const ls__bench_operation *operation) {
+    return operation->origin(0, 1, 0, 0).rank == LS__BENCH_REDUCED; /* as the root sees it */
 }

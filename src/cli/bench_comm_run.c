@@ -183,7 +183,7 @@ static void print_head(const bench *b) {
     static const char *const ops[LS_OP_COUNT] = {"sum", "product", "min", "max", "avg"};
     const ls__bench_operation *operation = s->operation;
     bool in_place = s->in_place || operation->in_place == LS__BENCH_IN_PLACE_ALWAYS;
-    bool reduces = operation->origin(0, 1, 0, 0).rank == LS__BENCH_REDUCED;
+    bool reduces = ls__bench_reduces(operation);
     printf("%s", operation->name);
     if (!operation->empty)
         printf(" of %s", dtype_text(s->dtype));
@@ -220,7 +220,7 @@ static ls_status measure(const bench *b, row *r) {
     LS_TRY(time_calls(b, r));
     if (b->settings->floor) {
         int64_t iterations = (int64_t)(r->iterations < 100 ? r->iterations : 100);
-        LS_TRY(ls__bench_floor(b->world, r->bytes, iterations, &r->floor));
+        LS_TRY(ls__bench_floor(&r->call, r->bytes, iterations, &r->floor));
     }
     if (b->rank == 0)
         LS_TRY(print(b, r));
