@@ -1,0 +1,273 @@
+/* Checkpoints: what is saved beside training is what was there when saving began, in parallel or not; any number of
+ * ranks loads it; what each rank has of its own keeps its sum; what does not fit is refused. */
+#include "data_files.h"
+#include "ranks.h"
+
+#include "nn/model.h"
+#include "optim/state.h"
+#include <lockstep/lockstep.h>
+#include <math.h>
+
+enum { MEMORY = 5 };
+static const char SPEC[] = "mlp:64,300,10"; /* some 260 KB of state: several parts */
+static const size_t memory_shape[] = {MEMORY};
+
+/* One rank's state and its checkpointer. */
+typedef struct fixture {
+    ls_device *device;
+    ls_model *model;
+    ls_optimizer *optimizer;
+    float memory[MEMORY]; /* per rank */
+    int64_t counter;      /* equal on all */
+    ls_checkpoint_item items[2];
+    ls_checkpoint_contents contents;
+    ls_checkpointer *checkpointer;
+} fixture;
+
+/* Every tensor that is saved, a function of its place and `salt`. */
+static void fill(fixture *f, float salt) {
+    for (size_t p = 0; p < f->model->parameter_count; p++) {
+        ls_tensor *value = &f->model->parameters[p]->value;
+        for (size_t i = 0; i < value->count; i++)
+            ((float *)value->data)[i] = salt + (float)p + (float)i / 1024;
+    }
+    for (size_t s = 0; s < ls__optimizer_state_count(f->optimizer); s++) {
+        ls__optimizer_state state = ls__optimizer_state_get(f->optimizer, s);
+        for (size_t i = 0; i < state.parameter->value.count; i++) {
+            state.first[i] = salt - (float)i / 512;
+            state.second[i] = salt + (float)s + (float)i / 2048;
+        }
+        *state.steps = (uint64_t)salt + s;
+    }
+    f->counter = (int64_t)salt;
+}
+
+static bool is_filled(fixture *f, float salt) {
+    for (size_t p = 0; p < f->model->parameter_count; p++) {
+        const ls_tensor *value = &f->model->parameters[p]->value;
+        for (size_t i = 0; i < value->count; i++)
+            if (((float *)value->data)[i] != salt + (float)p + (float)i / 1024)
+                return false;
+    }
+    for (size_t s = 0; s < ls__optimizer_state_count(f->optimizer); s++) {
+        ls__optimizer_state state = ls__optimizer_state_get(f->optimizer, s);
+        for (size_t i = 0; i < state.parameter->value.count; i++)
+            if (state.first[i] != salt - (float)i / 512 ||
+                state.second[i] != salt + (float)s + (float)i / 2048)
+                return false;
+        if (*state.steps != (uint64_t)salt + s)
+            return false;
+    }
+    return f->counter == (int64_t)salt;
+}
+
+static void open_fixture(fixture *f, ls_job *job, const char *where, bool synchronous) {
+    *f = (fixture){0};
+    CHECK_OK(ls_device_cpu(&f->device, 1));
+    const ls_model_options model = {.device = f->device, .seed = 1};
+    CHECK_OK(ls_model_create(&f->model, SPEC, &model));
+    const ls_optimizer_options optimizer = {.kind = LS_ADAMW};
+    CHECK_OK(ls_optimizer_create(&f->optimizer, f->model, &optimizer));
+    f->items[0] = (ls_checkpoint_item){.name = "memory",
+                                       .dtype = LS_F32,
+                                       .shape = memory_shape,
+                                       .dims = 1,
+                                       .data = f->memory,
+                                       .per_rank = true};
+    f->items[1] = (ls_checkpoint_item){.name = "counter", .dtype = LS_I64, .data = &f->counter};
+    f->contents = (ls_checkpoint_contents){
+        .model = f->model, .optimizer = f->optimizer, .items = f->items, .item_count = 2};
+    const ls_checkpointer_options options = {
+        .folder = where, .keep = 2, .synchronous = synchronous};
+    CHECK_OK(ls_checkpointer_create(&f->checkpointer, ls_job_world(job), &f->contents, &options));
+}
+
+static void close_fixture(fixture *f) {
+    ls_checkpointer_destroy(f->checkpointer);
+    ls_optimizer_destroy(f->optimizer);
+    ls_model_destroy(f->model);
+    ls_device_destroy(f->device);
+}
+
+static ls_checkpoint_progress at_step(uint64_t step) {
+    return (ls_checkpoint_progress){.step = step,
+                                    .epoch = 3,
+                                    .position = 7,
+                                    .seed = 1,
+                                    .shards = 8,
+                                    .train_loss = 0.1,
+                                    .val_loss = NAN,
+                                    .best_loss = 0.25};
+}
+
+/* --- saving --------------------------------------------------------------------------------------- */
+
+/* Three saves; each is followed at once by changes to all that is being saved. */
+static void body_save(int rank, ls_job *job, void *context) {
+    const char *where = in_folder(context ? "sync" : "async");
+    fixture f;
+    open_fixture(&f, job, where, context != NULL);
+    for (uint64_t step = 1; step <= 3; step++) {
+        const ls_checkpoint_progress progress = at_step(step);
+        fill(&f, (float)step);
+        for (size_t i = 0; i < MEMORY; i++)
+            f.memory[i] = (float)(100 * rank + (int)i);
+        CHECK_OK(ls_checkpointer_save(f.checkpointer, &progress));
+        fill(&f, -1);
+        memset(f.memory, 0, sizeof f.memory);
+    }
+    CHECK_OK(ls_checkpointer_wait(f.checkpointer));
+    ls_checkpoint_outcome outcome;
+    uint64_t last = 0;
+    while (ls_checkpointer_poll(f.checkpointer, &outcome)) {
+        CHECK(outcome.status == LS_OK && strstr(outcome.text, "/step-0000000"));
+        last = outcome.step;
+    }
+    CHECK(last == 3);
+    close_fixture(&f);
+}
+
+/* The sum over all ranks of what the 4 savers had: 100 * (0+1+2+3) + 4 * i. */
+static void body_load(int rank, ls_job *job, void *context) {
+    (void)rank;
+    fixture f;
+    char *path;
+    ls_checkpoint_progress progress;
+    ls_group *world = ls_job_world(job);
+    open_fixture(&f, job, context, false);
+    fill(&f, -1);
+    CHECK_OK(ls_checkpoint_find(world, context, NULL, NULL, &path, &progress));
+    CHECK(path && strstr(path, "/step-00000003"));
+    CHECK_OK(ls_checkpointer_load(f.checkpointer, path, &progress));
+    free(path);
+    CHECK(is_filled(&f, 3));
+    CHECK(progress.step == 3 && progress.epoch == 3 && progress.position == 7 &&
+          progress.shards == 8 && isnan(progress.val_loss) && progress.best_loss == 0.25);
+    if (ls_group_size(world) == 4)
+        for (size_t i = 0; i < MEMORY; i++)
+            CHECK(f.memory[i] == (float)(100 * rank + (int)i));
+    float sum[MEMORY];
+    CHECK_OK(ls_all_reduce(world, f.memory, sum, MEMORY, LS_F32, LS_SUM));
+    for (size_t i = 0; i < MEMORY; i++)
+        CHECK(sum[i] == (float)(600 + 4 * (int)i));
+    close_fixture(&f);
+}
+
+static void any_world_loads_what_four_ranks_saved(void **state) {
+    (void)state;
+    static const int worlds[] = {1, 2, 3, 4, 8};
+    static bool yes = true;
+    assert_int_equal(ranks_run(4, "shm", body_save, NULL), 0);
+    assert_int_equal(ranks_run(4, "shm", body_save, &yes), 0);
+    for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) {
+        assert_int_equal(ranks_run(worlds[i], "shm", body_load, (void *)in_folder("async")), 0);
+        assert_int_equal(ranks_run(worlds[i], "shm", body_load, (void *)in_folder("sync")), 0);
+    }
+    /* keep = 2 */
+    size_t count;
+    assert_int_equal(ls_checkpoint_count(in_folder("async"), &count), LS_OK);
+    assert_int_equal(count, 2);
+}
+
+/* --- refusals ------------------------------------------------------------------------------------- */
+
+static void body_refuse(int rank, ls_job *job, void *context) {
+    (void)rank;
+    fixture f;
+    ls_checkpoint_progress progress;
+    char path[600];
+    snprintf(path, sizeof path, "%s/step-00000003", (const char *)context);
+    open_fixture(&f, job, in_folder("elsewhere"), false);
+
+    /* The contents a checkpointer has are fixed at its creation: one for each that is wrong. */
+    const ls_checkpointer_options options = {.folder = in_folder("elsewhere2")};
+    static const size_t other_shape[] = {MEMORY + 1};
+    static float more[MEMORY + 1];
+    ls_checkpoint_item items[3] = {f.items[0], f.items[1]};
+    ls_checkpoint_contents contents = f.contents;
+    ls_checkpointer *c;
+    contents.items = items;
+    items[0].shape = other_shape;
+    items[0].data = more;
+    CHECK_OK(ls_checkpointer_create(&c, ls_job_world(job), &contents, &options));
+    CHECK(ls_checkpointer_load(c, path, &progress) == LS_ERR_FORMAT);
+    CHECK(strstr(ls_error_text(), "rank-0.memory has another shape"));
+    ls_checkpointer_destroy(c);
+
+    items[0] = f.items[0];
+    items[1].name = "count";
+    CHECK_OK(ls_checkpointer_create(&c, ls_job_world(job), &contents, &options));
+    CHECK(ls_checkpointer_load(c, path, &progress) == LS_ERR_FORMAT);
+    CHECK(strstr(ls_error_text(), "no tensor count, which this run has"));
+    ls_checkpointer_destroy(c);
+
+    items[1] = f.items[1];
+    items[1].per_rank = true;
+    CHECK(ls_checkpointer_create(&c, ls_job_world(job), &contents, &options) == LS_ERR_ARGUMENT);
+    CHECK(!c && strstr(ls_error_text(), "counter is per rank and I64"));
+
+    items[1] = f.items[1];
+    const ls_checkpoint_fact fact = {"--batch-size", "64", true};
+    contents.facts = &fact;
+    contents.fact_count = 1;
+    CHECK_OK(ls_checkpointer_create(&c, ls_job_world(job), &contents, &options));
+    CHECK(ls_checkpointer_load(c, path, &progress) == LS_ERR_ARGUMENT);
+    CHECK(strstr(ls_error_text(), "saved with --batch-size unknown, this run has 64"));
+    ls_checkpointer_destroy(c);
+    close_fixture(&f);
+}
+
+static void what_does_not_fit_is_refused_by_name(void **state) {
+    (void)state;
+    assert_int_equal(ranks_run(2, "shm", body_refuse, (void *)in_folder("async")), 0);
+}
+
+/* --- a folder that cannot be written --------------------------------------------------------------- */
+
+static void body_failure(int rank, ls_job *job, void *context) {
+    fixture f;
+    const char *where = context;
+    const ls_checkpoint_progress first = at_step(1), second = at_step(2), third = at_step(3);
+    ls_checkpoint_outcome outcome;
+    open_fixture(&f, job, where, false);
+    CHECK_OK(ls_checkpointer_save(f.checkpointer, &first));
+    CHECK_OK(ls_checkpointer_wait(f.checkpointer));
+    /* rank 0 makes the files: in a folder that has gone it cannot, and all ranks hear of it */
+    char aside[600];
+    snprintf(aside, sizeof aside, "%s.aside", where);
+    CHECK_OK(ls_barrier(ls_job_world(job)));
+    if (rank == 0)
+        CHECK(rename(where, aside) == 0);
+    CHECK_OK(ls_barrier(ls_job_world(job)));
+    CHECK_OK(ls_checkpointer_save(f.checkpointer, &second));
+    CHECK(ls_checkpointer_wait(f.checkpointer) == LS_ERR_IO);
+    CHECK(strstr(ls_error_text(), "No such file or directory"));
+    if (rank == 0)
+        CHECK(rename(aside, where) == 0);
+    CHECK_OK(ls_barrier(ls_job_world(job)));
+    CHECK_OK(ls_checkpointer_save(f.checkpointer, &third));
+    CHECK_OK(ls_checkpointer_wait(f.checkpointer));
+    CHECK(ls_checkpointer_poll(f.checkpointer, &outcome));
+    CHECK(outcome.step == 2 && outcome.status == LS_ERR_IO);
+    CHECK(ls_checkpointer_poll(f.checkpointer, &outcome));
+    CHECK(outcome.step == 3 && outcome.status == LS_OK);
+    CHECK(!ls_checkpointer_poll(f.checkpointer, &outcome));
+    close_fixture(&f);
+}
+
+static void a_save_that_fails_can_be_tried_again(void **state) {
+    (void)state;
+    size_t count;
+    assert_int_equal(ranks_run(3, "shm", body_failure, (void *)in_folder("failing")), 0);
+    assert_int_equal(ls_checkpoint_count(in_folder("failing"), &count), LS_OK);
+    assert_int_equal(count, 2); /* steps 1 and 3 */
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_world_loads_what_four_ranks_saved),
+        cmocka_unit_test(what_does_not_fit_is_refused_by_name),
+        cmocka_unit_test(a_save_that_fails_can_be_tried_again),
+    };
+    return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
+}
