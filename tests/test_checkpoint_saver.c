@@ -263,11 +263,71 @@ static void a_save_that_fails_can_be_tried_again(void **state) {
     assert_int_equal(count, 2); /* steps 1 and 3 */
 }
 
+/* --- weights that were frozen ----------------------------------------------------------------------- */
+
+static void train_once(fixture *f) {
+    static float x[4 * 64];
+    static int32_t y[4];
+    static const size_t shape[] = {4, 64};
+    ls_step *step;
+    const ls_step_options options = {.device = f->device, .seed = 1};
+    const ls_step_mode mode = {.training = true};
+    for (size_t i = 0; i < sizeof x / sizeof *x; i++)
+        x[i] = (float)i / 256;
+    CHECK_OK(ls_step_create(&step, &options));
+    CHECK_OK(ls_step_begin(step, &mode));
+    ls_tensor *input = ls_tensor_wrap(step, x, LS_F32, shape, 2);
+    ls_tensor *targets = ls_tensor_wrap(step, y, LS_I32, shape, 1);
+    ls_tensor *loss = ls_model_loss(step, f->model, input, targets, NULL);
+    CHECK_OK(ls_backward(step, loss, NULL, NULL));
+    CHECK_OK(ls_optimizer_step(f->optimizer, 0.1, NULL));
+    ls_step_destroy(step);
+}
+
+/* Optimizer state that came after the checkpointer was made is saved too. */
+static void body_unfreeze(int rank, ls_job *job, void *context) {
+    (void)rank;
+    const ls_checkpoint_progress progress = at_step(1);
+    ls_safetensors *file;
+    char path[600];
+    fixture f = {0};
+    CHECK_OK(ls_device_cpu(&f.device, 1));
+    const ls_model_options model = {.device = f.device, .seed = 1};
+    CHECK_OK(ls_model_create(&f.model, SPEC, &model));
+    CHECK_OK(ls_model_set_trainable(f.model, "", false));
+    const ls_optimizer_options optimizer = {.kind = LS_ADAMW};
+    CHECK_OK(ls_optimizer_create(&f.optimizer, f.model, &optimizer));
+    f.contents = (ls_checkpoint_contents){.model = f.model, .optimizer = f.optimizer};
+    const ls_checkpointer_options options = {.folder = context};
+    CHECK_OK(ls_checkpointer_create(&f.checkpointer, ls_job_world(job), &f.contents, &options));
+    CHECK_OK(ls_model_set_trainable(f.model, "", true));
+    train_once(&f);
+    CHECK_OK(ls_checkpointer_save(f.checkpointer, &progress));
+    CHECK_OK(ls_checkpointer_wait(f.checkpointer));
+    snprintf(path, sizeof path, "%s/step-00000001/optimizer.safetensors", (const char *)context);
+    CHECK_OK(ls_safetensors_open(&file, path));
+    for (size_t s = 0; s < ls__optimizer_state_count(f.optimizer); s++) {
+        ls__optimizer_state state = ls__optimizer_state_get(f.optimizer, s);
+        char name[200];
+        snprintf(name, sizeof name, "%s.exp_avg", state.parameter->name);
+        const ls_safetensors_entry *e = ls_safetensors_find(file, name);
+        CHECK(e && memcmp(e->data, state.first, e->bytes) == 0);
+    }
+    ls_safetensors_close(file);
+    close_fixture(&f);
+}
+
+static void state_that_came_later_is_saved_too(void **state) {
+    (void)state;
+    assert_int_equal(ranks_run(1, "shm", body_unfreeze, (void *)in_folder("unfrozen")), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_world_loads_what_four_ranks_saved),
         cmocka_unit_test(what_does_not_fit_is_refused_by_name),
         cmocka_unit_test(a_save_that_fails_can_be_tried_again),
+        cmocka_unit_test(state_that_came_later_is_saved_too),
     };
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
 }

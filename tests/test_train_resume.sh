@@ -127,7 +127,7 @@ if has_tcp; then
   done
   kill -TERM "${pids[1]}"
   for rank in 0 1; do wait "${pids[rank]}" || fail "rank $rank of a stopped run: exit $?"; done
-  grep -q 'stopped by SIGTERM after step' "$stop.0" || { fail "no word of the stop"; cat "$stop.0"; }
+  grep -q 'stopped on request after step' "$stop.0" || { fail "no word of the stop"; cat "$stop.0"; }
   [ ! -e "$stop/summary.json" ] || fail "a stopped run claims to be complete"
   at=$(readlink "$stop/c/latest" | tr -dc 0-9 | sed 's/^0*//')
   [ "$at" = "$(steps_of "$stop" | wc -w)" ] || fail "stopped after $(steps_of "$stop" | wc -w) steps, saved at $at"
@@ -135,6 +135,18 @@ if has_tcp; then
   must "$work/unstopped" 2 "${long[@]}" --steps $((at + 7))
   [ "$(hash_of "$stop")" = "$(hash_of "$work/unstopped")" ] || fail "stopped at $at and gone on: other bits"
 fi
+
+# the same through the launcher
+rm -rf "$stop"
+"$lockstep" train "${long[@]}" --ranks 2 --out "$stop" --checkpoint-dir "$stop/c" >"$stop.log" 2>&1 &
+job=$!
+for ((i = 0; i < 600; i++)); do
+  [ ! -s "$stop/metrics.jsonl" ] || [ "$(wc -l <"$stop/metrics.jsonl")" -lt 5 ] || break
+  sleep 0.02
+done
+kill -TERM $job
+wait $job || { fail "a launcher told to stop: exit $?"; cat "$stop.log"; }
+[ -d "$stop/c/latest/" ] && [ ! -e "$stop/summary.json" ] || fail "a launcher told to stop: no checkpoint, or a summary"
 
 # --- a full disk ----------------------------------------------------------------------------------
 mkdir "$work/full"

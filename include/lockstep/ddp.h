@@ -78,6 +78,10 @@ enum { LS_VOTE_REASON = 240 }; /* bytes of a reason, its end included */
  * says LS_VOTE_SKIP; either way ls_ddp_wait is the next call. */
 LS_API ls_status ls_ddp_vote(ls_ddp *ddp, ls_vote vote, const char *reason);
 
+/* This rank was asked to end (by SIGTERM, say) and must not go alone: says so in every step from the next
+ * ls_ddp_wait on. The step itself is made as ever; all ranks see ls_ddp_tally.stop after the same one. */
+LS_API ls_status ls_ddp_request_stop(ls_ddp *ddp);
+
 /* Equal on all ranks. */
 typedef struct ls_ddp_tally {
     int ranks;                   /* of the group, by whose numbers ranks are called here */
@@ -86,6 +90,7 @@ typedef struct ls_ddp_tally {
     char reason[LS_VOTE_REASON]; /* which it gave */
     int nonfinite;               /* ranks with a loss that is a NaN or an infinity */
     int first_nonfinite;         /* the lowest of them; -1: none */
+    int stop;                    /* ranks that were asked to end */
     bool update;                 /* nobody said skip, and somebody had data */
     uint64_t skipped_steps;      /* by votes, since the ddp was created */
 } ls_ddp_tally;

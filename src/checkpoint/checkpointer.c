@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "checkpoint/folder.h"
+#include "optim/state.h"
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,13 +47,37 @@ static ls_status take_copy(ls_checkpointer *c) {
     return LS_OK;
 }
 
+/* A weight that is unfrozen gets state in its first update. */
+static size_t count_states(const ls_checkpointer *c) {
+    size_t count = 0;
+    if (!c->contents.optimizer)
+        return 0;
+    for (size_t i = 0; i < ls__optimizer_state_count(c->contents.optimizer); i++)
+        count += ls__optimizer_state_get(c->contents.optimizer, i).first != NULL;
+    return count;
+}
+
+static void drop_layout(ls_checkpointer *c) {
+    ls__images_free(&c->images);
+    if (c->copy)
+        munmap(c->copy, c->copy_bytes);
+    c->copy = NULL;
+    c->copy_bytes = 0;
+}
+
+static ls_status make_layout(ls_checkpointer *c) {
+    drop_layout(c);
+    c->state_count = count_states(c);
+    LS_TRY(ls__images_create(&c->images, &c->contents, c->rank, c->ranks));
+    return take_copy(c);
+}
+
 /* What can fail on one rank alone. */
 static ls_status prepare(ls_checkpointer *c) {
     c->folder = strdup(c->options.folder);
     if (!c->folder)
         return ls__fail(LS_ERR_MEMORY, "checkpoint: out of memory");
-    LS_TRY(ls__images_create(&c->images, &c->contents, c->rank, c->ranks));
-    LS_TRY(take_copy(c));
+    LS_TRY(make_layout(c));
     if (c->rank != 0)
         return LS_OK;
     LS_TRY(ls__folder_lock(c->folder, &c->lock));
@@ -97,9 +122,7 @@ void ls_checkpointer_destroy(ls_checkpointer *c) {
     if (c->running)
         pthread_join(c->thread, NULL);
     ls_group_destroy(c->group);
-    ls__images_free(&c->images);
-    if (c->copy)
-        munmap(c->copy, c->copy_bytes);
+    drop_layout(c);
     if (c->lock >= 0)
         close(c->lock);
     pthread_mutex_destroy(&c->lock_outcomes);
@@ -181,6 +204,8 @@ ls_status ls_checkpointer_save(ls_checkpointer *c, const ls_checkpoint_progress 
         return ls__fail(LS_ERR_ARGUMENT, "ls_checkpointer_save: a number of 2^63 or more");
     join(c);
     uint64_t begin = ls__now_ns();
+    if (count_states(c) != c->state_count)
+        LS_TRY(make_layout(c));
     c->progress = *progress;
     LS_TRY(copy_parts(c));
     c->copy_s = (double)(ls__now_ns() - begin) / 1e9;

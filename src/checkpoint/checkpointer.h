@@ -21,7 +21,8 @@ struct ls_checkpointer {
     char *folder;
     int lock; /* rank 0's */
     ls__images images;
-    char *copy; /* of this rank's parts, one behind the other; NULL: synchronous */
+    size_t state_count; /* weights that the optimizer has state of, when images were made */
+    char *copy;         /* of this rank's parts, one behind the other; NULL: synchronous */
     size_t copy_bytes;
     ls__word *words; /* of all ranks */
 

@@ -4,7 +4,6 @@
 #include "data/dataset.h"
 #include <inttypes.h>
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,16 +32,6 @@ static char *folder_of(const ls__train_settings *s) {
     if (s->checkpoint_dir)
         return strdup(s->checkpoint_dir);
     return asprintf(&folder, "%s/checkpoints", s->out) < 0 ? NULL : folder;
-}
-
-/* --- the agreed stop ------------------------------------------------------------------------------ */
-
-/* Collective: has any rank been asked? The signal's number, or 0. */
-static ls_status ask_all(const ls__train *train, int32_t *signal_number) {
-    *signal_number = ls__stop_asked();
-    if (train->ranks == 1)
-        return LS_OK;
-    return ls_all_reduce(train->world, signal_number, signal_number, 1, LS_I32, LS_MAX);
 }
 
 /* --- facts ---------------------------------------------------------------------------------------- */
@@ -260,9 +249,8 @@ ls_status ls__checkpoints_step(ls__train *train, const ls__step_record *record,
                                const ls_batch *batch, bool *stop) {
     ls__checkpoints *c = train->checkpoints;
     const ls__train_settings *s = train->settings;
-    int32_t asked;
-    LS_TRY(ask_all(train, &asked));
-    *stop = asked != 0 && record->step < train->total_steps;
+    /* equal on all ranks: the request came with the votes of this step */
+    *stop = ls_ddp_votes(train->ddp)->stop > 0 && record->step < train->total_steps;
     bool best = record->evaluated && !(record->val_loss >= c->best_loss);
     if (best)
         c->best_loss = record->val_loss;
@@ -271,9 +259,9 @@ ls_status ls__checkpoints_step(ls__train *train, const ls__step_record *record,
         LS_TRY(save(train, record, batch));
     if (*stop && train->rank == 0)
         fprintf(stderr,
-                "lockstep train: stopped by %s after step %" PRIu64 " of %" PRIu64
+                "lockstep train: stopped on request after step %" PRIu64 " of %" PRIu64
                 "; --resume auto goes on from there\n",
-                asked == SIGTERM ? "SIGTERM" : "SIGUSR1", record->step, train->total_steps);
+                record->step, train->total_steps);
     return hear(train);
 }
 

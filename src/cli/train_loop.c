@@ -69,6 +69,8 @@ static ls_status run_step(ls__train *train, const ls_batch *batch, ls__step_reco
     LS_TRY(ls_ddp_begin(train->ddp, batch->weight));
     for (size_t s = 0; s < count; s++)
         LS_TRY(run_shard(train, &batch->shards[s], nth));
+    if (ls__stop_asked())
+        LS_TRY(ls_ddp_request_stop(train->ddp));
     ls_reducer_report report;
     LS_TRY(ls_ddp_wait(train->ddp, &report));
     ls__profile_add(train->step->profile, "wait for ranks", LS__PASS_UPDATE, 0, 0);

@@ -50,10 +50,11 @@ struct ls_ddp {
     char reason[LS_VOTE_REASON];
     ls_group *sync_group; /* for batch norm over the whole batch; NULL: there is none */
     double *sync_values;
-    uint64_t steps;     /* completed */
-    size_t watch_every; /* 0: never */
-    void *hash_state;   /* for the watch */
-    bool nonfinite;     /* a loss of this rank in this step is no finite number */
+    uint64_t steps;      /* completed */
+    size_t watch_every;  /* 0: never */
+    void *hash_state;    /* for the watch */
+    bool nonfinite;      /* a loss of this rank in this step is no finite number */
+    bool stop_requested; /* ls_ddp_request_stop */
     ls_ddp_tally tally;
     ls_status failed; /* a step was lost for the whole job: everything after returns this */
 };

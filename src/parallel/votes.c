@@ -7,7 +7,7 @@
  * below 2^16 are found again by multiplying and rounding. A global weight of 0 makes zeros of everything:
  * then, and all ranks know it together, the table takes one small operation of its own.
  *
- *     element 0      ls_vote, plus NONFINITE
+ *     element 0      ls_vote, plus NONFINITE, plus STOP
  *     elements 1-4   the replica's hash in pieces of 16 bits (watch.c); all 0: not in this step
  *     elements 5-10  the times of this rank's last step (times.c), which need not arrive exactly */
 #include "parallel/ddp.h"
@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { NONFINITE = 4 };
+enum { NONFINITE = 4, STOP = 8 };
 
 void ls__votes_begin(ls_ddp *ddp) {
     ddp->vote = LS_VOTE_OK;
@@ -46,7 +46,8 @@ ls_status ls__votes_cast(ls_ddp *ddp) {
     size_t i = ls__ddp_votes_entry(ddp), count = ddp->entries[i].count;
     memset(ddp->ballot, 0, count * sizeof *ddp->ballot);
     float *mine = ddp->ballot + (size_t)ls_group_rank(ddp->group) * LS__BALLOT;
-    mine[0] = (float)((int)ddp->vote + (ddp->nonfinite ? NONFINITE : 0));
+    mine[0] = (float)((int)ddp->vote + (ddp->nonfinite ? NONFINITE : 0) +
+                      (ddp->stop_requested ? STOP : 0));
     ls__watch_write(ddp, mine + 1);
     ls__times_cast(ddp, mine);
     LS_TRY(ddp->device->table->copy(ddp->device, ddp->entries[i].slots[0], ddp->ballot,
@@ -76,7 +77,8 @@ static void count_rank(ls_ddp_tally *t, int rank, int said) {
     t->failed += vote == LS_VOTE_FAILED;
     if (stronger)
         t->first = rank;
-    if (said < NONFINITE)
+    t->stop += (said & STOP) != 0;
+    if (!(said & NONFINITE))
         return;
     if (t->nonfinite++ == 0)
         t->first_nonfinite = rank;
@@ -108,6 +110,13 @@ ls_status ls__votes_count(ls_ddp *ddp, const ls_reducer_report *report) {
     if (t->failed)
         return ls__fail(LS_ERR_PEER, "ddp: rank %d of %d cannot go on: %s", t->first, t->ranks,
                         t->reason[0] ? t->reason : "it gave no reason");
+    return LS_OK;
+}
+
+ls_status ls_ddp_request_stop(ls_ddp *ddp) {
+    if (!ddp)
+        return ls__fail(LS_ERR_ARGUMENT, "ddp is NULL");
+    ddp->stop_requested = true;
     return LS_OK;
 }
 
