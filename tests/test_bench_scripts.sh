@@ -45,4 +45,10 @@ printf '#!/bin/sh\nexec %s -S -I "$@"\n' "$python" >"$work/bare"
 chmod +x "$work/bare"
 "$work/bare" -c 'import torch' 2>/dev/null ||
   PYTHON=$work/bare refused "apt-get install python3-torch libopenblas0-pthread" "$source_dir/bench/train_vs_pytorch"
+# A PyTorch that takes 1 ms a step: the table says what is missed, and the profile follows.
+printf '#!/bin/sh\necho %s\n' "'{\"step_ms_p50\":1.0,\"peak_rss_mb\":1.0}'" >"$work/fast"
+chmod +x "$work/fast"
+PYTHON=$work/fast timeout 60 "$source_dir/bench/train_vs_pytorch" --quick --models mlp --rounds 1 >"$work/out" 2>&1
+grep -qE '^mlp +1\.00 .* ratio( |$)' "$work/out" || fail "train_vs_pytorch: $(cat "$work/out")"
+grep -qE '^limited by: [0-9]+ % products at the peak, ' "$work/out" || fail "train_vs_pytorch: $(cat "$work/out")"
 finish
