@@ -26,7 +26,7 @@ static void add(model *m, ls_dtype dtype, size_t elements, bool frozen) {
 
 static ls__layout arranged(const model *m, size_t first_cap, size_t cap) {
     ls__layout layout;
-    assert_int_equal(ls__layout_create(&layout, m->params, m->count, first_cap, cap), LS_OK);
+    assert_int_equal(ls__layout_create(&layout, m->params, m->count, first_cap, cap, NULL), LS_OK);
     ls__layout_arrange(&layout, m->order);
     return layout;
 }
@@ -200,17 +200,17 @@ static void test_overflow_is_refused(void **state) {
     size_t shape[2] = {SIZE_MAX / 4, 3};
     ls_reducer_param params[3] = {{.name = "a", .dtype = LS_F32, .shape = shape, .dims = 2}};
     ls__layout layout;
-    assert_int_equal(ls__layout_create(&layout, params, 1, 64, 64), LS_ERR_RANGE);
+    assert_int_equal(ls__layout_create(&layout, params, 1, 64, 64, NULL), LS_ERR_RANGE);
     ls__layout_free(&layout);
     shape[1] = 1; /* the elements fit, bytes do not once the mark is added, nor a sum of them */
-    assert_int_equal(ls__layout_create(&layout, params, 1, 64, 64), LS_ERR_RANGE);
+    assert_int_equal(ls__layout_create(&layout, params, 1, 64, 64, NULL), LS_ERR_RANGE);
     ls__layout_free(&layout);
     shape[0] = SIZE_MAX / 8;
     params[1] = params[2] = params[0];
-    assert_int_equal(ls__layout_create(&layout, params, 3, 1 << 20, 1 << 20), LS_ERR_RANGE);
+    assert_int_equal(ls__layout_create(&layout, params, 3, 1 << 20, 1 << 20, NULL), LS_ERR_RANGE);
     ls__layout_free(&layout);
     params[0].frozen = params[1].frozen = params[2].frozen = true; /* takes no memory */
-    assert_int_equal(ls__layout_create(&layout, params, 3, 1 << 20, 1 << 20), LS_OK);
+    assert_int_equal(ls__layout_create(&layout, params, 3, 1 << 20, 1 << 20, NULL), LS_OK);
     ls__layout_free(&layout);
 }
 

@@ -23,7 +23,7 @@ above[cli]="${above[launch]} data checkpoint launch"
 # public header: the highest room that may include it
 declare -A home=(
   [status]=base [dtype]=base [random]=base
-  [job]=comm [mpi]=comm [group]=comm [reducer]=reducer
+  [job]=comm [mpi]=comm [group]=comm [hook]=comm [reducer]=reducer
   [tensor]=device [ops]=autograd [model]=autograd [optimizer]=optim
   [ddp]=parallel [dataset]=data [checkpoint]=checkpoint [lockstep]=cli
 )

@@ -112,6 +112,10 @@ typedef struct ls_ddp_times {
  * there is one. Equal on all ranks; belongs to the ddp and changes with each step. */
 LS_API const ls_ddp_times *ls_ddp_step_times(const ls_ddp *ddp);
 
+/* What the hook of options.reducer remembers, for checkpoints, as ls_reducer_hook_state. */
+LS_API size_t ls_ddp_hook_states(const ls_ddp *ddp);
+LS_API ls_status ls_ddp_hook_state(ls_ddp *ddp, size_t i, ls_hook_state *state);
+
 /* --- drift --------------------------------------------------------------------------------------------
  *
  * Replicas that part ways give no error by themselves. So in every watch_every'th step a hash of this

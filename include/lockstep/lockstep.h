@@ -10,6 +10,7 @@
 #include <lockstep/ddp.h>
 #include <lockstep/dtype.h>
 #include <lockstep/group.h>
+#include <lockstep/hook.h>
 #include <lockstep/job.h>
 #include <lockstep/model.h>
 #include <lockstep/mpi.h>

@@ -21,6 +21,7 @@
 
 #include <lockstep/dtype.h>
 #include <lockstep/group.h>
+#include <lockstep/hook.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -56,6 +57,9 @@ typedef struct ls_reducer_options {
      * gradients for its own sake. true: there they stay the sums that they are, and the report's
      * `scale` is what whoever reads them next has to multiply by. Changes nothing in larger worlds. */
     bool leave_sums;
+    /* Another way to average (hook.h), equal on all ranks; NULL: adding up in full. Copied; from a successful
+     * ls_reducer_create on the reducer destroys it. */
+    const ls_reducer_hook *hook;
 } ls_reducer_options;
 
 /* Collective. Compares the fingerprint of the ordered list (name, shape, dtype, frozen) on all ranks;
@@ -126,6 +130,10 @@ LS_API bool ls_reducer_reduced(const ls_reducer *reducer);
 /* Whether any rank reported gradient i ready in the last completed step. In a step of global weight 0
  * nothing counts as used. */
 LS_API bool ls_reducer_used(const ls_reducer *reducer, size_t i);
+
+/* What the hook remembers, for checkpoints: state i of ls_reducer_hook_states. Between steps. */
+LS_API size_t ls_reducer_hook_states(const ls_reducer *reducer);
+LS_API ls_status ls_reducer_hook_state(ls_reducer *reducer, size_t i, ls_hook_state *state);
 
 #ifdef __cplusplus
 }

@@ -76,6 +76,12 @@ static const ls__option options[] = {
      .max = (int64_t)1 << 40,
      .fallback = "the reducer's",
      .help = "size of the others"},
+    {.name = "compress",
+     .placeholder = "HOOK",
+     .kind = LS__OPTION_TEXT,
+     .at = offsetof(ls__overlap_settings, compress),
+     .fallback = "none",
+     .help = "as lockstep train --compress; transfer is the time with it"},
     LS__OPTION_ROW_TRANSPORT(ls__overlap_settings),
     LS__OPTION_ROW_PROGRESS(ls__overlap_settings),
     LS__OPTION_ROW_FORMAT(ls__overlap_settings,
@@ -93,7 +99,8 @@ static const ls__command command = {
 
 int ls__bench_overlap(int argc, char **argv, int full_argc, char **full_argv) {
     static const char name[] = "lockstep bench overlap";
-    ls__overlap_settings settings = {.ratio = 1, .ranks = 2, .steps = 3};
+    ls__overlap_settings settings = {
+        .ratio = 1, .ranks = 2, .steps = 3, .compress = "none"};
     int first, code;
     if (!ls__options_parse(&command, argc, argv, &settings, &first, &code))
         return code;

@@ -9,6 +9,7 @@
 /* What the command line says, with defaults filled in. */
 typedef struct ls__overlap_settings {
     const char *timeline; /* a file, or NULL: GPT-2 of 124 million parameters */
+    const char *compress;
     int64_t ranks, steps, first_bucket, bucket;
     double ratio; /* backward over transfer; 0: the timeline's own times */
     int mode;     /* LS__OVERLAP_BOTH ... */

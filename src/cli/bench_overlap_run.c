@@ -76,6 +76,8 @@ static ls_status run_step(bench *b, bool computes, bool overlap, double *ms) {
 static ls_status open_reducer(bench *b, ls_reducer_param *params) {
     const ls__timeline *t = b->timeline;
     size_t count = 0;
+    ls_reducer_hook *hook;
+    LS_TRY(ls_hook_create(&hook, b->settings->compress));
     for (size_t i = 0; i < t->count; i++) {
         b->parameter[i] = t->layer[i].elements ? count : SIZE_MAX;
         if (t->layer[i].elements)
@@ -86,14 +88,19 @@ static ls_status open_reducer(bench *b, ls_reducer_param *params) {
     }
     const ls_reducer_options options = {.first_bucket_bytes = (size_t)b->settings->first_bucket,
                                         .bucket_bytes = (size_t)b->settings->bucket,
-                                        .progress = (ls_progress)b->settings->progress};
-    LS_TRY(ls_reducer_create(&b->reducer, b->world, params, count, &options));
+                                        .progress = (ls_progress)b->settings->progress,
+                                        .hook = hook};
+    ls_status status = ls_reducer_create(&b->reducer, b->world, params, count, &options);
+    if (status != LS_OK) {
+        ls_hook_destroy(hook);
+        return status;
+    }
     size_t *order = calloc(count, sizeof *order);
     if (!order)
         return ls__fail(LS_ERR_MEMORY, "bench overlap: out of memory");
     for (size_t i = 0; i < count; i++)
         order[i] = i;
-    ls_status status = ls_reducer_set_order(b->reducer, order);
+    status = ls_reducer_set_order(b->reducer, order);
     free(order);
     return status;
 }

@@ -19,6 +19,7 @@ typedef struct ls__train_settings {
     const char *checkpoint_dir, *resume; /* NULL: not given */
     int64_t checkpoint_every, keep;      /* 0: not given */
     int64_t ranks;                       /* 0: not given */
+    const char *compress;                /* ls_hook_create */
     int64_t epochs, steps, batch_size, shards, threads, seed, eval_every, warmup, trace_steps,
         watch;
     int optimizer; /* ls_optimizer_kind */

@@ -210,7 +210,7 @@ json_t *ls__train_summary(const ls__train *train) {
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)ls_model_hash(train->model));
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
-    return json_pack(
+    json_t *summary = json_pack(
         "{s:s, s:s, s:s, s:I, s:i, s:I, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:s, s:o, s:o, s:o, s:s, "
         "s:f, s:f, s:f, s:o, s:f}",
         "version", LOCKSTEP_VERSION, "model", ls_model_spec(train->model), "data", s->data,
@@ -225,6 +225,9 @@ json_t *ls__train_summary(const ls__train *train) {
         train->speed, r->samples_per_s, "peak_rss_mb", (double)usage.ru_maxrss / 1024,
         "memory_plan", ls__train_plan_json(&train->plan), "memory_peak",
         (double)train->plan.peak / (1 << 20));
+    if (summary)
+        json_object_set_new(summary, "compress", json_string(s->compress));
+    return summary;
 }
 
 /* On disk first, then under its name. */

@@ -150,17 +150,27 @@ ls_optimizer_options ls__train_optimizer(const ls__train_settings *s) {
                                   .skip_nonfinite = s->nonfinite == 1};
 }
 
+static ls_status create_ddp(ls__train *t) {
+    const ls__train_settings *s = t->settings;
+    ls_reducer_hook *hook;
+    LS_TRY(ls_hook_create(&hook, s->compress));
+    const ls_ddp_options ddp = {.shards = t->shards,
+                                .watch_every = (size_t)s->watch,
+                                .no_watch = s->watch == 0,
+                                .reducer = {.progress = (ls_progress)s->progress, .hook = hook}};
+    ls_status status = ls_ddp_create(&t->ddp, t->model, t->world, &ddp);
+    if (status != LS_OK)
+        ls_hook_destroy(hook);
+    return status;
+}
+
 static ls_status create_model(ls__train *t) {
     const ls__train_settings *s = t->settings;
     const ls_model_options model = {.device = t->device,
                                     .seed = (uint64_t)s->seed,
                                     .default_vocab = ls_dataset_classes(t->dataset)};
     LS_TRY(ls_model_create(&t->model, s->model, &model));
-    const ls_ddp_options ddp = {.shards = t->shards,
-                                .watch_every = (size_t)s->watch,
-                                .no_watch = s->watch == 0,
-                                .reducer = {.progress = (ls_progress)s->progress}};
-    LS_TRY(ls_ddp_create(&t->ddp, t->model, t->world, &ddp));
+    LS_TRY(create_ddp(t));
     const ls_optimizer_options optimizer = ls__train_optimizer(s);
     LS_TRY(ls_optimizer_create(&t->optimizer, t->model, &optimizer));
     const ls_step_options step = {.device = t->device, .seed = (uint64_t)s->seed};

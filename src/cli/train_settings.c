@@ -21,6 +21,7 @@ static const ls__train_settings defaults = {
     .threads = 1,
     .seed = 1,
     .trace_steps = 2,
+    .compress = "none",
     .watch = 100,
     .optimizer = LS_ADAMW,
     .rate = 1e-3,
@@ -253,6 +254,13 @@ static const ls__option options[] = {
      .fallback = "stop",
      .help =
          "what all ranks do when a gradient is a NaN or an infinity: end, or leave that update out"},
+    {.name = "compress",
+     .placeholder = "HOOK",
+     .kind = LS__OPTION_TEXT,
+     .at = offsetof(ls__train_settings, compress),
+     .fallback = "none",
+     .help =
+         "how gradients travel: none | bf16 | f16 | powersgd:rank=4[,start=N] | topk:ratio=0.01"},
     LS__OPTION_ROW_RECOMPUTE(ls__train_settings),
     {.name = "oversubscribe-memory",
      .kind = LS__OPTION_FLAG,
@@ -339,6 +347,10 @@ static int check_together(const ls__train_settings *s) {
         return ls__usage_error(&command, "--nesterov wants --momentum above 0");
     if (s->min_rate > s->rate)
         return ls__usage_error(&command, "--min-lr %g is above --lr %g", s->min_rate, s->rate);
+    ls_reducer_hook *hook;
+    if (ls_hook_create(&hook, s->compress) != LS_OK)
+        return ls__usage_error(&command, "--compress: %s", ls_error_text());
+    ls_hook_destroy(hook);
     return 0;
 }
 

@@ -302,3 +302,12 @@ ls_status ls_ddp_verify(ls_ddp *ddp) {
         return ls__fail(LS_ERR_STATE, "ls_ddp_verify: inside of a step; call ls_ddp_wait first");
     return ls__replicas_verify(ddp->model, ddp->group);
 }
+
+size_t ls_ddp_hook_states(const ls_ddp *ddp) {
+    return ddp ? ls_reducer_hook_states(ddp->reducer) : 0;
+}
+
+ls_status ls_ddp_hook_state(ls_ddp *ddp, size_t i, ls_hook_state *state) {
+    LS_TRY(check_alive(ddp));
+    return ls_reducer_hook_state(ddp->reducer, i, state);
+}

@@ -44,7 +44,8 @@ static ls_reducer_param describe(const ls_ddp *ddp, size_t i, const size_t *coun
                                   .dtype = p->value.dtype,
                                   .shape = p->value.shape,
                                   .dims = p->value.dims,
-                                  .frozen = p->role == LS_FROZEN};
+                                  .frozen = p->role == LS_FROZEN,
+                                  .exact = p->role == LS_STATISTIC};
     return (ls_reducer_param){.name = i == ls__ddp_loss_entry(ddp) ? "(loss)" : "(votes)",
                               .dtype = LS_F32,
                               .shape = count,

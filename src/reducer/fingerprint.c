@@ -8,13 +8,14 @@
 #include <string.h>
 
 ls_status ls__description_create(ls__description *description, const ls_reducer_param *params,
-                                 size_t count, size_t first_bucket_bytes, size_t bucket_bytes) {
+                                 size_t count, size_t first_bucket_bytes, size_t bucket_bytes,
+                                 const ls_reducer_hook *hook) {
     *description = (ls__description){0};
     FILE *out = open_memstream(&description->text, &description->length);
     if (out == NULL)
         return ls__fail(LS_ERR_MEMORY, "ls_reducer_create: no memory to describe the parameters");
-    fprintf(out, "first_bucket_bytes %zu and bucket_bytes %zu%c", first_bucket_bytes, bucket_bytes,
-            '\0');
+    fprintf(out, "first_bucket_bytes %zu and bucket_bytes %zu%s%s%c", first_bucket_bytes,
+            bucket_bytes, hook ? " and hook " : "", hook ? hook->name : "", '\0');
     for (size_t i = 0; i < count; i++) {
         fprintf(out, "%s %s [", params[i].name, ls_dtype_name(params[i].dtype));
         for (size_t d = 0; d < params[i].dims; d++)

@@ -11,7 +11,8 @@ typedef struct ls__description {
 } ls__description;
 
 ls_status ls__description_create(ls__description *description, const ls_reducer_param *params,
-                                 size_t count, size_t first_bucket_bytes, size_t bucket_bytes);
+                                 size_t count, size_t first_bucket_bytes, size_t bucket_bytes,
+                                 const ls_reducer_hook *hook);
 
 /* The string of parameter i; NULL past the last. */
 const char *ls__description_param(const ls__description *description, size_t i);

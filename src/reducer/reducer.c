@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "reducer/fingerprint.h"
+#include "reducer/hooked.h"
 #include "reducer/layout.h"
 #include "reducer/overlap.h"
 #include <lockstep/reducer.h>
@@ -46,6 +47,7 @@ struct ls_reducer {
     size_t started;            /* buckets 0 .. started-1 were started */
     bucket_step *bucket;       /* (layout.bucket_limit) */
     ls_reducer_bucket *report; /* (layout.bucket_limit) */
+    ls__hooked *hooked;        /* NULL: no hook */
 };
 
 /* --- creation -------------------------------------------------------------------------------- */
@@ -92,15 +94,35 @@ static void *array(size_t count, size_t size) {
     return calloc(count > 0 ? count : 1, size);
 }
 
+static ls_status create_hooked(ls_reducer *reducer, const ls_reducer_param *params,
+                               const ls_reducer_hook *hook) {
+    ls__hooked *hooked = calloc(1, sizeof *hooked);
+    if (hooked == NULL)
+        return ls__fail(LS_ERR_MEMORY, "ls_reducer_create: no memory for the hook");
+    hooked->group = reducer->group;
+    hooked->layout = &reducer->layout;
+    hooked->ready = reducer->ready;
+    hooked->report = reducer->report;
+    hooked->total = &reducer->total;
+    reducer->hooked = hooked;
+    return ls__hooked_attach(hooked, hook, params, reducer->progress == LS_PROGRESS_THREAD);
+}
+
+static void arrange(ls_reducer *reducer) {
+    ls__layout_arrange(&reducer->layout, reducer->positions);
+    if (reducer->hooked)
+        ls__hooked_arrange(reducer->hooked, reducer->positions);
+}
+
 /* All that can fail on one rank alone. */
 static ls_status create_local(ls_reducer *reducer, const ls_reducer_param *params, size_t count,
                               const ls_reducer_options *options) {
     LS_TRY(check_options(options));
     LS_TRY(check_params(params, count));
     LS_TRY(ls__layout_create(&reducer->layout, params, count, options->first_bucket_bytes,
-                             options->bucket_bytes));
+                             options->bucket_bytes, options->hook));
     LS_TRY(ls__description_create(&reducer->description, params, count, options->first_bucket_bytes,
-                                  options->bucket_bytes));
+                                  options->bucket_bytes, options->hook));
     size_t limit = reducer->layout.bucket_limit;
     reducer->order = array(count + 1, sizeof *reducer->order);
     reducer->positions = array(count, sizeof *reducer->positions);
@@ -113,11 +135,14 @@ static ls_status create_local(ls_reducer *reducer, const ls_reducer_param *param
         return ls__fail(LS_ERR_MEMORY, "ls_reducer_create: no memory for %zu parameters", count);
     for (size_t i = 0; i < count; i++)
         reducer->positions[i] = count - 1 - i;
-    ls__layout_arrange(&reducer->layout, reducer->positions);
+    if (options->hook != NULL)
+        LS_TRY(create_hooked(reducer, params, options->hook));
+    arrange(reducer);
     return LS_OK;
 }
 
 static void free_local(ls_reducer *reducer) {
+    ls__hooked_close(reducer->hooked);
     free(reducer->description.text);
     ls__layout_free(&reducer->layout);
     free(reducer->order);
@@ -147,12 +172,16 @@ ls_status ls_reducer_create(ls_reducer **reducer, ls_group *group, const ls_redu
         return ls__fail(LS_ERR_MEMORY, "ls_reducer_create: no memory");
     made->group = group;
     made->progress = filled.progress;
-    made->leaves_sums = filled.leave_sums && ls_group_size(group) == 1;
+    made->leaves_sums = filled.leave_sums && ls_group_size(group) == 1 && filled.hook == NULL;
     LS_TRY_OUT(ls__fingerprint_compare(group, create_local(made, params, count, &filled),
                                        &made->description));
     void *memory = NULL;
     LS_TRY_OUT(ls_group_alloc(group, made->layout.bytes, &memory));
     made->memory = memory;
+    if (made->hooked) {
+        made->hooked->memory = memory;
+        made->hooked->owns = true;
+    }
     *reducer = made;
     return LS_OK;
 out:
@@ -162,6 +191,8 @@ out:
 
 /* Waits for all that was started; the first error and its text stay. */
 static ls_status wait_started(ls_reducer *reducer) {
+    if (reducer->hooked)
+        return ls__hooked_wait(reducer->hooked);
     ls_status first = LS_OK;
     char text[1024] = "";
     for (size_t k = 0; k < reducer->started; k++) {
@@ -226,7 +257,7 @@ ls_status ls_reducer_set_order(ls_reducer *reducer, const size_t *order) {
         reducer->order[1 + i] = order != NULL ? (int64_t)order[i] : 0;
     LS_TRY(ls_broadcast(reducer->group, reducer->order, count + 1, LS_I64, 0));
     LS_TRY(take_order(reducer));
-    ls__layout_arrange(&reducer->layout, reducer->positions);
+    arrange(reducer);
     memset(reducer->memory, 0, reducer->layout.bytes);
     reducer->reduced = false;
     return LS_OK;
@@ -286,6 +317,8 @@ ls_status ls_reducer_begin(ls_reducer *reducer, double weight) {
         reducer->bucket[k] = (bucket_step){.missing = layout->bucket[k].members};
         reducer->report[k].bytes = layout->bucket[k].bytes;
     }
+    if (reducer->hooked)
+        ls__hooked_begin(reducer->hooked, weight);
     reducer->weight = weight;
     reducer->total = 0;
     reducer->started = 0;
@@ -307,6 +340,8 @@ static bool keeps_sums(const ls_reducer *reducer) {
 }
 
 static ls_status start_bucket(ls_reducer *reducer, size_t k) {
+    if (reducer->hooked)
+        return ls__hooked_start(reducer->hooked, k);
     const ls__bucket *bucket = &reducer->layout.bucket[k];
     void *data = reducer->memory + bucket->offset;
     size_t count = bucket->bytes / ls_dtype_size(bucket->dtype);
@@ -360,7 +395,9 @@ ls_status ls_reducer_ready(ls_reducer *reducer, size_t i) {
                         ls__description_param(&reducer->description, i), what);
 
     reducer->ready[i] = true;
-    set_mark(reducer, place);
+    if (!reducer
+             ->hooked) /* else marks travel apart: what compresses would take them for gradients */
+        set_mark(reducer, place);
     count_down(reducer, place);
     return start_filled(reducer);
 }
@@ -376,15 +413,18 @@ static void zero_missing(ls_reducer *reducer) {
     }
 }
 
-/* Sets used[] and returns how many trainable parameters no rank used. */
-static size_t read_marks(ls_reducer *reducer) {
-    size_t unused = 0;
+/* Sets used[], and *unused to how many trainable parameters no rank used. */
+static ls_status read_marks(ls_reducer *reducer, size_t *unused) {
+    if (reducer->hooked)
+        LS_TRY(ls__hooked_used(reducer->hooked, reducer->used));
+    *unused = 0;
     for (size_t i = 0; i < reducer->layout.count; i++) {
         const ls__place *place = &reducer->layout.place[i];
-        reducer->used[i] = place->extent > 0 && reducer->total > 0 && has_mark(reducer, place);
-        unused += place->extent > 0 && !reducer->used[i];
+        if (!reducer->hooked)
+            reducer->used[i] = place->extent > 0 && reducer->total > 0 && has_mark(reducer, place);
+        *unused += place->extent > 0 && !reducer->used[i];
     }
-    return unused;
+    return LS_OK;
 }
 
 ls_status ls_reducer_wait(ls_reducer *reducer, ls_reducer_report *report) {
@@ -401,7 +441,8 @@ ls_status ls_reducer_wait(ls_reducer *reducer, ls_reducer_report *report) {
     reducer->in_step = false;
     if (work != LS_OK || start != LS_OK)
         return work != LS_OK ? work : start;
-    size_t unused = read_marks(reducer);
+    size_t unused;
+    LS_TRY(read_marks(reducer, &unused));
     reducer->reduced = true;
     uint64_t end = ls__now_ns();
     if (report != NULL)
@@ -414,5 +455,25 @@ ls_status ls_reducer_wait(ls_reducer *reducer, ls_reducer_report *report) {
             .wait_ns = end - begin,
             .overlap = ls__overlap_of(reducer->report, reducer->layout.bucket_count,
                                       reducer->progress == LS_PROGRESS_THREAD, begin, end)};
+    return LS_OK;
+}
+
+/* --- the hook's memory ---------------------------------------------------------------------------- */
+
+size_t ls_reducer_hook_states(const ls_reducer *reducer) {
+    if (!reducer || !reducer->hooked || !reducer->hooked->hook.states)
+        return 0;
+    return reducer->hooked->hook.states(reducer->hooked->hook.context);
+}
+
+ls_status ls_reducer_hook_state(ls_reducer *reducer, size_t i, ls_hook_state *state) {
+    if (!reducer || !state)
+        return ls__fail(LS_ERR_ARGUMENT, "ls_reducer_hook_state: %s is NULL",
+                        reducer ? "state" : "reducer");
+    if (i >= ls_reducer_hook_states(reducer) || !reducer->hooked->hook.state)
+        return ls__fail(LS_ERR_ARGUMENT, "ls_reducer_hook_state: state %zu of %zu", i,
+                        ls_reducer_hook_states(reducer));
+    *state = (ls_hook_state){0};
+    reducer->hooked->hook.state(reducer->hooked->hook.context, i, state);
     return LS_OK;
 }
