@@ -36,6 +36,18 @@ train inline "${mlp[@]}" --compress powersgd:rank=4,start=5 --progress inline --
 train resnet --model resnet18:channels=1,side=28,width=4 --steps 3 --ranks 3 --compress topk:ratio=0.01
 train one --model mlp:784,64,10 --steps 3 --compress bf16
 
+# a run that goes on from a checkpoint has the bits of one that was never stopped
+for hook in powersgd:rank=2,start=3 topk:ratio=0.02; do
+  go=(--model mlp:784,64,10 --ranks 2 --compress $hook --checkpoint-dir "$work/points-$hook")
+  train "whole-$hook" --model mlp:784,64,10 --ranks 2 --compress $hook --steps 12
+  train "first-$hook" "${go[@]}" --steps 6 --checkpoint-every 6
+  train "second-$hook" "${go[@]}" --steps 12 --resume auto
+  [ "$(hash_of "$work/whole-$hook")" = "$(hash_of "$work/second-$hook")" ] || fail "$hook: other bits after going on"
+done
+"$lockstep" train --data "idx:$work/data" --batch-size 50 --steps 12 --model mlp:784,64,10 --ranks 2 --resume auto \
+  --checkpoint-dir "$work/points-topk:ratio=0.02" >"$work/out" 2>"$work/err" && fail "went on without its hook"
+grep -q -- '--compress' "$work/err" || fail "without its hook: $(cat "$work/err")"
+
 "$lockstep" train --model cnn --data "idx:$work/data" --ranks 2 --compress fp8 >"$work/out" 2>"$work/err"
 [ $? = 2 ] && grep -q -- '--compress: hook fp8: unknown kind' "$work/err" || fail "fp8: $(cat "$work/err")"
 want_nothing_left compress

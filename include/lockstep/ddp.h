@@ -37,6 +37,11 @@ LS_API void ls_ddp_destroy(ls_ddp *ddp);
 /* The shards of this rank: [*first, *first + *count). count is at least 1. */
 LS_API void ls_ddp_shards(const ls_ddp *ddp, size_t *first, size_t *count);
 
+/* Between steps: ls_ddp_backward multiplies the loss by `scale` before backward, and what reads gradients
+ * divides again. ls_ddp_loss and batch statistics are not scaled. 2^-60 to 2^60, equal on all ranks; 1 at
+ * first. A scale is for hooks without memory of earlier gradients (f16). */
+LS_API ls_status ls_ddp_set_loss_scale(ls_ddp *ddp, double scale);
+
 /* Begins a step; `weight`: samples or tokens of this rank in the global batch, over all its shards.
  * 0 is legal; then no backward is needed. */
 LS_API ls_status ls_ddp_begin(ls_ddp *ddp, double weight);

@@ -51,6 +51,23 @@ LS_API ls_status ls_optimizer_step(ls_optimizer *optimizer, double learning_rate
 /* Updates left out for a NaN or an infinity so far. It grew in the last ls_optimizer_step: that one was. */
 LS_API uint64_t ls_optimizer_skipped(const ls_optimizer *optimizer);
 
+/* Scales the loss so that small gradients do not vanish in 16 bits (ls_ddp_set_loss_scale). Where a gradient
+ * became infinite, all ranks see the same, leave the update out (skip_nonfinite) and scale less. Fill it
+ * by ls_loss_scaler_init; `scale` and `good` are what a checkpoint has to keep. */
+typedef struct ls_loss_scaler {
+    double scale;           /* of the next step: 65536 at first */
+    int64_t good;           /* updates made since it last changed */
+    double growth, backoff; /* factors: 2 after `interval` good updates, 0.5 after one left out */
+    int64_t interval;       /* 2000 */
+    bool fixed;             /* the scale stays */
+} ls_loss_scaler;
+
+/* fixed: the scale that stays, 2^-60 to 2^60; 0: dynamic. A power of two changes no bit of what neither
+ * vanishes nor overflows. */
+LS_API ls_status ls_loss_scaler_init(ls_loss_scaler *scaler, double fixed);
+/* After each update; `skipped`: it was left out for a NaN or an infinity (ls_optimizer_skipped grew). */
+LS_API void ls_loss_scaler_update(ls_loss_scaler *scaler, bool skipped);
+
 typedef enum ls_schedule_kind { LS_CONSTANT, LS_COSINE, LS_LINEAR } ls_schedule_kind;
 
 typedef struct ls_schedule {

@@ -99,8 +99,7 @@ static const ls__command command = {
 
 int ls__bench_overlap(int argc, char **argv, int full_argc, char **full_argv) {
     static const char name[] = "lockstep bench overlap";
-    ls__overlap_settings settings = {
-        .ratio = 1, .ranks = 2, .steps = 3, .compress = "none"};
+    ls__overlap_settings settings = {.ratio = 1, .ranks = 2, .steps = 3, .compress = "none"};
     int first, code;
     if (!ls__options_parse(&command, argc, argv, &settings, &first, &code))
         return code;

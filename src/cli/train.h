@@ -20,6 +20,7 @@ typedef struct ls__train_settings {
     int64_t checkpoint_every, keep;      /* 0: not given */
     int64_t ranks;                       /* 0: not given */
     const char *compress;                /* ls_hook_create */
+    const char *loss_scale;              /* "off", "dynamic" or a number */
     int64_t epochs, steps, batch_size, shards, threads, seed, eval_every, warmup, trace_steps,
         watch;
     int optimizer; /* ls_optimizer_kind */
@@ -35,6 +36,9 @@ typedef struct ls__train_settings {
     bool oversubscribe; /* --oversubscribe-memory */
     bool epochs_given, steps_given, momentum_given;
 } ls__train_settings;
+
+/* --loss-scale: false where it is neither off, dynamic nor a number that ls_loss_scaler_init takes. */
+bool ls__train_loss_scale(const char *text, bool *on, ls_loss_scaler *scaler);
 
 /* False: the command ends with *code. */
 bool ls__train_parse(int argc, char **argv, ls__train_settings *settings, int *code);
@@ -88,6 +92,8 @@ typedef struct ls__train {
     double optimizer_bytes;       /* ls__profile_optimizer_bytes */
     int skips_in_a_row;
     ls__train_plan plan;
+    bool scales_loss;
+    ls_loss_scaler scaler; /* with scales_loss */
     ls__train_result result;
 } ls__train;
 
@@ -132,6 +138,16 @@ ls_status ls__checkpoints_step(ls__train *train, const struct ls__step_record *r
 ls_status ls__checkpoints_finish(ls__train *train);
 void ls__checkpoints_close(ls__checkpoints *checkpoints);
 
+/* What belongs into a checkpoint beside weights and optimizer; names and shapes stand in `state`. */
+typedef struct ls__train_items {
+    ls_checkpoint_item *item;
+    size_t count;
+    ls_hook_state *state;
+} ls__train_items;
+/* Free them also after a failure. */
+ls_status ls__train_items_collect(ls__train_items *items, ls__train *train);
+void ls__train_items_free(ls__train_items *items);
+
 /* --- a request to stop (train_stop.c) --- */
 /* Before any other thread is made: SIGTERM and SIGUSR1 no longer end the process, once it is armed. */
 ls_status ls__stop_watch(void);
@@ -168,6 +184,7 @@ typedef struct ls__step_record {
     uint64_t step, epoch; /* step counts from 1 */
     double loss, rate, norm, samples, milliseconds, wait_milliseconds;
     bool evaluated, skipped; /* skipped: no update was made */
+    double loss_scale;       /* of this step; 0: none */
     double val_loss, val_accuracy;
 } ls__step_record;
 ls_status ls__output_step(ls__train_output *output, const ls__train *train,

@@ -58,7 +58,7 @@ static void describe(settings_text *t, const ls__train *train) {
     add_real(t, "--weight-decay", s->weight_decay);
     add_real(t, "--clip", s->clip);
     add(t, "--nonfinite=%d\n--watch=%" PRId64 "\n", s->nonfinite, s->watch);
-    add(t, "--compress=%.100s\n", s->compress);
+    add(t, "--compress=%.100s\n--loss-scale=%.40s\n", s->compress, s->loss_scale);
     add(t, "--trace=%s\n--trace-steps=%" PRId64 "\n", s->trace ? "given" : "absent",
         s->trace_steps);
     add(t, "--model=%.1000s\n", s->model);

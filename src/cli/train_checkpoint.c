@@ -16,6 +16,7 @@ struct ls__checkpoints {
     ls_checkpoint_fact facts[MOST_FACTS];
     char values[MOST_FACTS][64];
     size_t fact_count;
+    ls__train_items items;
     double best_loss;
     uint64_t saved;  /* step of the last save that began */
     uint64_t failed; /* saves of this run that failed */
@@ -60,6 +61,8 @@ static void collect_facts(ls__checkpoints *c, const ls__train *train) {
     add_fact(c, "--seed", true, "%" PRId64, s->seed);
     add_fact(c, "--data (hash of its content)", true, "%016" PRIx64,
              ls__dataset_fingerprint(train->dataset));
+    add_fact(c, "--compress", true, "%s", s->compress);
+    add_fact(c, "--loss-scale", true, "%s", s->loss_scale);
     add_fact(c, "--shards", false, "%zu", train->shards);
     add_fact(c, "--dtype", false, "%s", ls__cli_dtype_name(train->dtype));
     add_fact(c, "--threads", false, "%" PRId64, s->threads);
@@ -176,8 +179,11 @@ ls_status ls__checkpoints_open(ls__train *train) {
     if (!c)
         return LS_OK;
     collect_facts(c, train);
+    LS_TRY(ls__train_items_collect(&c->items, train));
     const ls_checkpoint_contents contents = {.model = train->model,
                                              .optimizer = train->optimizer,
+                                             .items = c->items.item,
+                                             .item_count = c->items.count,
                                              .facts = c->facts,
                                              .fact_count = c->fact_count};
     const ls_checkpointer_options options = {.folder = c->folder,
@@ -281,6 +287,7 @@ void ls__checkpoints_close(ls__checkpoints *c) {
     if (!c)
         return;
     ls_checkpointer_destroy(c->checkpointer);
+    ls__train_items_free(&c->items);
     free(c->folder);
     free(c->found);
     free(c);

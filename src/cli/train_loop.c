@@ -46,6 +46,8 @@ static ls_status update(ls__train *train, ls__step_record *record) {
     if (status != LS_OK)
         return ls__fail_context(status, "step %llu", (unsigned long long)record->step);
     record->skipped = ls_optimizer_skipped(train->optimizer) > skipped;
+    record->loss_scale = train->scales_loss ? train->scaler.scale : 0;
+    ls_loss_scaler_update(&train->scaler, record->skipped);
     if (!record->skipped) {
         train->skips_in_a_row = 0;
         return LS_OK;
@@ -66,6 +68,8 @@ static ls_status run_step(ls__train *train, const ls_batch *batch, ls__step_reco
     uint64_t nth = record->step - train->first_step;
     ls_ddp_shards(train->ddp, &first, &count);
     record->rate = ls_schedule_rate(&train->schedule, batch->step);
+    if (train->scales_loss)
+        LS_TRY(ls_ddp_set_loss_scale(train->ddp, train->scaler.scale));
     LS_TRY(ls_ddp_begin(train->ddp, batch->weight));
     for (size_t s = 0; s < count; s++)
         LS_TRY(run_shard(train, &batch->shards[s], nth));

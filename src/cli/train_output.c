@@ -193,6 +193,8 @@ ls_status ls__output_step(ls__train_output *o, const ls__train *train, const ls_
                   "wait_ms", r->wait_milliseconds);
     if (line)
         json_object_set_new(line, "timing", timing(train, r->step));
+    if (line && r->loss_scale > 0)
+        json_object_set_new(line, "loss_scale", json_real(r->loss_scale));
     if (line && r->skipped)
         json_object_set_new(line, "skipped", json_true());
     if (line && r->evaluated) {

@@ -171,7 +171,9 @@ static ls_status create_model(ls__train *t) {
                                     .default_vocab = ls_dataset_classes(t->dataset)};
     LS_TRY(ls_model_create(&t->model, s->model, &model));
     LS_TRY(create_ddp(t));
-    const ls_optimizer_options optimizer = ls__train_optimizer(s);
+    ls__train_loss_scale(s->loss_scale, &t->scales_loss, &t->scaler);
+    ls_optimizer_options optimizer = ls__train_optimizer(s);
+    optimizer.skip_nonfinite |= t->scales_loss && !t->scaler.fixed;
     LS_TRY(ls_optimizer_create(&t->optimizer, t->model, &optimizer));
     const ls_step_options step = {.device = t->device, .seed = (uint64_t)s->seed};
     LS_TRY(ls_step_create(&t->step, &step));

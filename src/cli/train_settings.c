@@ -22,6 +22,7 @@ static const ls__train_settings defaults = {
     .seed = 1,
     .trace_steps = 2,
     .compress = "none",
+    .loss_scale = "off",
     .watch = 100,
     .optimizer = LS_ADAMW,
     .rate = 1e-3,
@@ -261,6 +262,14 @@ static const ls__option options[] = {
      .fallback = "none",
      .help =
          "how gradients travel: none | bf16 | f16 | powersgd:rank=4[,start=N] | topk:ratio=0.01"},
+    {.name = "loss-scale",
+     .placeholder = "S",
+     .kind = LS__OPTION_TEXT,
+     .at = offsetof(ls__train_settings, loss_scale),
+     .fallback = "off",
+     .help =
+         "multiply the loss during backward, so that small gradients survive --compress f16: off | "
+         "dynamic (from 65536 on; updates with infinities are left out) | a number"},
     LS__OPTION_ROW_RECOMPUTE(ls__train_settings),
     {.name = "oversubscribe-memory",
      .kind = LS__OPTION_FLAG,
@@ -309,6 +318,15 @@ static const ls__command command = {
     .examples = examples,
 };
 
+bool ls__train_loss_scale(const char *text, bool *on, ls_loss_scaler *scaler) {
+    char *end;
+    *on = strcmp(text, "off") != 0;
+    if (!*on || strcmp(text, "dynamic") == 0)
+        return ls_loss_scaler_init(scaler, 0) == LS_OK;
+    double fixed = strtod(text, &end);
+    return end != text && *end == '\0' && fixed > 0 && ls_loss_scaler_init(scaler, fixed) == LS_OK;
+}
+
 /* What only the options together can tell. Returns the exit code, 0 when they fit. */
 static int check_together(const ls__train_settings *s) {
     if (!s->model)
@@ -350,7 +368,17 @@ static int check_together(const ls__train_settings *s) {
     ls_reducer_hook *hook;
     if (ls_hook_create(&hook, s->compress) != LS_OK)
         return ls__usage_error(&command, "--compress: %s", ls_error_text());
+    bool forgets = !hook || !hook->states, scales;
     ls_hook_destroy(hook);
+    ls_loss_scaler scaler;
+    if (!ls__train_loss_scale(s->loss_scale, &scales, &scaler))
+        return ls__usage_error(
+            &command, "--loss-scale %.40s: want off, dynamic or a number above 0", s->loss_scale);
+    if (scales && !forgets)
+        return ls__usage_error(&command,
+                               "--loss-scale does not go with --compress %.40s, which remembers "
+                               "gradients of other scales",
+                               s->compress);
     return 0;
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "parallel/replicas.h"
+#include <lockstep/ops.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,6 +76,7 @@ ls_status ls_ddp_create(ls_ddp **out, ls_model *model, ls_group *group,
     ddp->model = model;
     ddp->device = model->device;
     ddp->group = group;
+    ddp->loss_scale = 1;
     ddp->reducer_options = options->reducer;
     ddp->shards = shards;
     ddp->first = rank * shards / ranks;
@@ -122,6 +124,17 @@ void ls_ddp_shards(const ls_ddp *ddp, size_t *first, size_t *count) {
 }
 
 /* --- a step --- */
+
+ls_status ls_ddp_set_loss_scale(ls_ddp *ddp, double scale) {
+    LS_TRY(ls__ddp_check_alive(ddp));
+    if (ddp->in_step)
+        return ls__fail(LS_ERR_STATE, "ls_ddp_set_loss_scale: inside of a step; call ls_ddp_wait "
+                                      "first");
+    if (!(scale >= 0x1p-60 && scale <= 0x1p60))
+        return ls__fail(LS_ERR_ARGUMENT, "ls_ddp_set_loss_scale: %g, want 2^-60 to 2^60", scale);
+    ddp->loss_scale = scale;
+    return LS_OK;
+}
 
 ls_status ls_ddp_begin(ls_ddp *ddp, double weight) {
     LS_TRY(ls__ddp_check_alive(ddp));
@@ -205,6 +218,8 @@ static ls_status check_shard(const ls_ddp *ddp, const char *call) {
 static ls_status compute_shard(ls_ddp *ddp, ls_step *step, ls_tensor *loss) {
     if (step) {
         LS_TRY(take_loss(ddp, step, loss));
+        if (ddp->loss_scale != 1)
+            loss = ls_scale(step, loss, (float)ddp->loss_scale);
         LS_TRY(ls_backward(step, loss, on_gradient, ddp));
     }
     LS_TRY(ls__sync_finish(ddp));
@@ -259,8 +274,9 @@ static ls_status take_result(ls_ddp *ddp, const ls_reducer_report *report) {
         if (!e->reduces)
             continue;
         ls__parameter_set_gradient(e->parameter, e->slots[0]);
-        e->parameter->gradient_factor =
-            e->parameter->role == LS_STATISTIC ? statistic_factor(report, *samples++) : factor;
+        e->parameter->gradient_factor = e->parameter->role == LS_STATISTIC
+                                            ? statistic_factor(report, *samples++)
+                                            : (float)(report->scale / ddp->loss_scale);
         e->parameter->present = ddp->tally.update && ls_reducer_used(ddp->reducer, i);
         e->parameter->reduced = true;
     }
@@ -308,6 +324,6 @@ size_t ls_ddp_hook_states(const ls_ddp *ddp) {
 }
 
 ls_status ls_ddp_hook_state(ls_ddp *ddp, size_t i, ls_hook_state *state) {
-    LS_TRY(check_alive(ddp));
+    LS_TRY(ls__ddp_check_alive(ddp));
     return ls_reducer_hook_state(ddp->reducer, i, state);
 }

@@ -39,6 +39,7 @@ struct ls_ddp {
     bool in_step, reducing;        /* between begin and wait; the reducer's step is open */
     bool lost;                     /* this rank cannot finish its shards of the open step */
     double weight;                 /* of this rank in this step */
+    double loss_scale;             /* gradients of weights are so many times too large */
     size_t next;                   /* local shard to come */
     float loss;                    /* average of the last complete step */
     float *sums;                   /* (1 + statistics): a shard's loss and samples, on the host */
