@@ -12,6 +12,7 @@
 #include <lockstep/group.h>
 #include <lockstep/hook.h>
 #include <lockstep/job.h>
+#include <lockstep/local_sgd.h>
 #include <lockstep/model.h>
 #include <lockstep/mpi.h>
 #include <lockstep/ops.h>

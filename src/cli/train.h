@@ -21,6 +21,7 @@ typedef struct ls__train_settings {
     int64_t ranks;                       /* 0: not given */
     const char *compress;                /* ls_hook_create */
     const char *loss_scale;              /* "off", "dynamic" or a number */
+    const char *local_sgd;               /* "K[,start=N]"; NULL: off */
     int64_t epochs, steps, batch_size, shards, threads, seed, eval_every, warmup, trace_steps,
         watch;
     int optimizer; /* ls_optimizer_kind */
@@ -77,7 +78,8 @@ typedef struct ls__train {
     const char *unit, *speed, *accuracy;
     size_t sample_shape[3], sample_dims;
     ls_model *model;
-    ls_ddp *ddp;
+    ls_ddp *ddp;         /* of the next step; with --local-sgd it belongs to `local` */
+    ls_local_sgd *local; /* with --local-sgd */
     ls_optimizer *optimizer;
     ls_loader *loader;
     ls_step *step;
@@ -138,6 +140,14 @@ ls_status ls__checkpoints_step(ls__train *train, const struct ls__step_record *r
 ls_status ls__checkpoints_finish(ls__train *train);
 void ls__checkpoints_close(ls__checkpoints *checkpoints);
 
+/* --- local SGD: nothing of it happens without --local-sgd --- */
+bool ls__train_local_parse(const char *text, uint64_t *every, uint64_t *start);
+ls_status ls__train_local_open(ls__train *train, const ls_ddp_options *ddp);
+/* After each update; `weight`: this rank's of that step. */
+ls_status ls__train_local_step(ls__train *train, double weight, struct ls__step_record *record);
+/* Collective: makes the replicas equal, before something looks at them. */
+ls_status ls__train_local_settle(ls__train *train, struct ls__step_record *record);
+
 /* What belongs into a checkpoint beside weights and optimizer; names and shapes stand in `state`. */
 typedef struct ls__train_items {
     ls_checkpoint_item *item;
@@ -184,6 +194,7 @@ typedef struct ls__step_record {
     uint64_t step, epoch; /* step counts from 1 */
     double loss, rate, norm, samples, milliseconds, wait_milliseconds;
     bool evaluated, skipped; /* skipped: no update was made */
+    bool local, averaged;    /* --local-sgd: not reduced; replicas were averaged after it */
     double loss_scale;       /* of this step; 0: none */
     double val_loss, val_accuracy;
 } ls__step_record;

@@ -59,6 +59,7 @@ static void describe(settings_text *t, const ls__train *train) {
     add_real(t, "--clip", s->clip);
     add(t, "--nonfinite=%d\n--watch=%" PRId64 "\n", s->nonfinite, s->watch);
     add(t, "--compress=%.100s\n--loss-scale=%.40s\n", s->compress, s->loss_scale);
+    add(t, "--local-sgd=%.60s\n", s->local_sgd ? s->local_sgd : "off");
     add(t, "--trace=%s\n--trace-steps=%" PRId64 "\n", s->trace ? "given" : "absent",
         s->trace_steps);
     add(t, "--model=%.1000s\n", s->model);

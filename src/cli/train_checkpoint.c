@@ -62,6 +62,7 @@ static void collect_facts(ls__checkpoints *c, const ls__train *train) {
     add_fact(c, "--data (hash of its content)", true, "%016" PRIx64,
              ls__dataset_fingerprint(train->dataset));
     add_fact(c, "--compress", true, "%s", s->compress);
+    add_fact(c, "--local-sgd", true, "%s", s->local_sgd ? s->local_sgd : "off");
     add_fact(c, "--loss-scale", true, "%s", s->loss_scale);
     add_fact(c, "--shards", false, "%zu", train->shards);
     add_fact(c, "--dtype", false, "%s", ls__cli_dtype_name(train->dtype));
@@ -246,6 +247,8 @@ static ls_status save(ls__train *train, const ls__step_record *record, const ls_
         .best_loss = c->best_loss,
     };
     c->saved = record->step;
+    ls__step_record settled; /* the step's line is written */
+    LS_TRY(ls__train_local_settle(train, &settled));
     LS_TRY(ls_job_set_phase(train->job, "saving a checkpoint", LS__TRAIN_PATIENCE_S));
     LS_TRY(ls_checkpointer_save(c->checkpointer, &progress));
     return ls_job_set_phase(train->job, NULL, 0);

@@ -87,7 +87,7 @@ static ls_status run_step(ls__train *train, const ls_batch *batch, ls__step_reco
     record->loss = ls_ddp_loss(train->ddp);
     record->samples = report.weight;
     record->wait_milliseconds = (double)report.wait_ns / 1e6;
-    return LS_OK;
+    return ls__train_local_step(train, batch->weight, record);
 }
 
 static bool evaluates_after(const ls__train *train, const ls_batch *batch, uint64_t step) {
@@ -125,13 +125,14 @@ ls_status ls__train_loop(ls__train *train) {
             ls__profile_report_step(train->profile, ls__now_ns() - begin,
                                     step == train->first_step + 1 && step < train->total_steps);
         result->train_seconds += record.milliseconds / 1e3;
-        samples += record.samples;
         if (evaluates_after(train, batch, step)) {
+            LS_TRY(ls__train_local_settle(train, &record));
             LS_TRY(evaluate(train, &record.val_loss, &record.val_accuracy));
             record.evaluated = true;
             result->val_loss = record.val_loss;
             result->val_accuracy = record.val_accuracy;
         }
+        samples += record.samples;
         result->steps = step;
         result->epochs = record.epoch;
         result->train_loss = record.loss;

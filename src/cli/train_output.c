@@ -168,7 +168,7 @@ ls_status ls__output_open(ls__train_output **out, const ls__train_settings *sett
  * travelled; NULL in the first. */
 static json_t *timing(const ls__train *train, uint64_t step) {
     const ls_ddp_times *times = ls_ddp_step_times(train->ddp);
-    if (!times)
+    if (!times || ls_local_sgd_is_local(train->local)) /* the latter: of this rank alone */
         return NULL;
     json_t *compute = json_array(), *hidden = json_array(), *exposed = json_array();
     json_t *transfer = json_array(), *late = json_array(), *last = json_array();
@@ -193,6 +193,8 @@ ls_status ls__output_step(ls__train_output *o, const ls__train *train, const ls_
                   "wait_ms", r->wait_milliseconds);
     if (line)
         json_object_set_new(line, "timing", timing(train, r->step));
+    if (line && r->local)
+        json_object_set_new(line, "averaged", json_boolean(r->averaged));
     if (line && r->loss_scale > 0)
         json_object_set_new(line, "loss_scale", json_real(r->loss_scale));
     if (line && r->skipped)
@@ -229,6 +231,8 @@ json_t *ls__train_summary(const ls__train *train) {
         (double)train->plan.peak / (1 << 20));
     if (summary)
         json_object_set_new(summary, "compress", json_string(s->compress));
+    if (summary && s->local_sgd)
+        json_object_set_new(summary, "local_sgd", json_string(s->local_sgd));
     return summary;
 }
 

@@ -158,6 +158,8 @@ static ls_status create_ddp(ls__train *t) {
                                 .watch_every = (size_t)s->watch,
                                 .no_watch = s->watch == 0,
                                 .reducer = {.progress = (ls_progress)s->progress, .hook = hook}};
+    if (s->local_sgd) /* without hook */
+        return ls__train_local_open(t, &ddp);
     ls_status status = ls_ddp_create(&t->ddp, t->model, t->world, &ddp);
     if (status != LS_OK)
         ls_hook_destroy(hook);
@@ -198,7 +200,10 @@ static ls_status start_loader(ls__train *t) {
                                  .batch_size = (size_t)s->batch_size,
                                  .shards = t->shards,
                                  .first_step = t->first_step};
-    ls_ddp_shards(t->ddp, &options.first_shard, &options.shard_count);
+    if (t->local)
+        ls_local_sgd_shards(t->local, &options.first_shard, &options.shard_count);
+    else
+        ls_ddp_shards(t->ddp, &options.first_shard, &options.shard_count);
     LS_TRY(ls_loader_create(&t->loader, t->dataset, &options));
     t->batches_per_epoch = ls_loader_batches_per_epoch(t->loader);
     if (s->steps)
@@ -287,7 +292,10 @@ ls_status ls__train_run(const ls__train_settings *settings) {
     ls_step_destroy(train.step);
     free(train.profile);
     ls_optimizer_destroy(train.optimizer);
-    ls_ddp_destroy(train.ddp);
+    if (train.local)
+        ls_local_sgd_destroy(train.local);
+    else
+        ls_ddp_destroy(train.ddp);
     ls_model_destroy(train.model);
     ls_device_destroy(train.device);
     ls_dataset_close(train.dataset);

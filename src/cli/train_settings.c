@@ -262,6 +262,14 @@ static const ls__option options[] = {
      .fallback = "none",
      .help =
          "how gradients travel: none | bf16 | f16 | powersgd:rank=4[,start=N] | topk:ratio=0.01"},
+    {.name = "local-sgd",
+     .placeholder = "K[,start=N]",
+     .kind = LS__OPTION_TEXT,
+     .at = offsetof(ls__train_settings, local_sgd),
+     .fallback = "off",
+     .help =
+         "after N steps (0) ranks train by themselves and are averaged, optimizer included, every K "
+         "steps, before evaluations and before checkpoints"},
     {.name = "loss-scale",
      .placeholder = "S",
      .kind = LS__OPTION_TEXT,
@@ -374,6 +382,13 @@ static int check_together(const ls__train_settings *s) {
     if (!ls__train_loss_scale(s->loss_scale, &scales, &scaler))
         return ls__usage_error(
             &command, "--loss-scale %.40s: want off, dynamic or a number above 0", s->loss_scale);
+    uint64_t every, start;
+    if (s->local_sgd && !ls__train_local_parse(s->local_sgd, &every, &start))
+        return ls__usage_error(
+            &command, "--local-sgd %.40s: want K or K,start=N, K steps from 1 on", s->local_sgd);
+    if (s->local_sgd && (scales || strcmp(s->compress, "none") != 0))
+        return ls__usage_error(&command, "--local-sgd does not go with --%s",
+                               scales ? "loss-scale" : "compress");
     if (scales && !forgets)
         return ls__usage_error(&command,
                                "--loss-scale does not go with --compress %.40s, which remembers "
