@@ -11,7 +11,7 @@ refused() {
   timeout 60 "$@" >"$work/out" 2>"$work/err" && fail "$*: succeeded"
   grep -qF -- "$text" "$work/err" || fail "$*: $(cat "$work/err")"
 }
-for script in train_vs_pytorch collectives hosts overlap; do
+for script in train_vs_pytorch collectives hosts overlap convergence; do
   "$source_dir/bench/$script" --help | grep -q "usage: bench/$script" || fail "$script --help"
   refused "unknown option --nope" "$source_dir/bench/$script" --nope
   LOCKSTEP=$work/none refused "LOCKSTEP" "$source_dir/bench/$script"
