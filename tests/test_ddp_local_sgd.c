@@ -217,7 +217,12 @@ static void refuse_body(int rank, ls_job *job, void *context) {
     CHECK(ls_local_sgd_create(&local, t.model, ls_job_world(job), &(ls_local_sgd_options){0}) ==
           LS_ERR_ARGUMENT);
     CHECK(strstr(ls_error_text(), "every 0"));
-    t.ddp = NULL;
+    ls_reducer_hook *hook; /* its memory belongs to the tensors it was attached to */
+    CHECK_OK(ls_hook_create(&hook, "powersgd:rank=1"));
+    const ls_ddp_options options = {.reducer.hook = hook};
+    CHECK_OK(ls_ddp_create(&t.ddp, t.model, ls_job_world(job), &options));
+    CHECK(ls_ddp_set_trainable(t.ddp, "fc1", false) == LS_ERR_STATE);
+    CHECK(strstr(ls_error_text(), "hook"));
     close_trainer(&t);
 }
 

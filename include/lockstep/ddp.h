@@ -61,7 +61,7 @@ LS_API double ls_ddp_loss(const ls_ddp *ddp);
 /* Collective, between steps: ls_model_set_trainable on all ranks together. The lists are compared as at
  * creation: where ranks do not ask for the same, LS_ERR_MISMATCH on all names the first weight that is
  * frozen on one and not on the other, and everything stays as it was. Gradients are lost; the next step
- * finds the order of buckets again. */
+ * finds the order of buckets again. LS_ERR_STATE where gradients go through a hook: it remembers what it got. */
 LS_API ls_status ls_ddp_set_trainable(ls_ddp *ddp, const char *part, bool trainable);
 
 /* --- votes: what each rank says about a step -----------------------------------------------------------

@@ -65,6 +65,9 @@ ls_status ls_ddp_set_trainable(ls_ddp *ddp, const char *part, bool trainable) {
     if (ddp->in_step)
         return ls__fail(LS_ERR_STATE,
                         "ls_ddp_set_trainable: inside of a step; call ls_ddp_wait first");
+    if (ddp->reducer_options.hook) /* it went with the first reducer, and remembers its tensors */
+        return ls__fail(LS_ERR_STATE, "ls_ddp_set_trainable: with a hook for gradients the list of "
+                                      "weights is fixed; freeze them before ls_ddp_create");
     if (!part)
         return ls__fail(LS_ERR_ARGUMENT, "ls_ddp_set_trainable: part is NULL");
     ls_role *roles = malloc((ddp->parameter_count + 1) * sizeof *roles);
