@@ -21,6 +21,7 @@
  * Memory: one more copy of the compressed gradients. */
 #include "base/error.h"
 #include "reducer/hooks.h"
+#include "reducer/powersgd_products.h"
 #include <lockstep/random.h>
 #include <math.h>
 #include <stdio.h>
@@ -38,6 +39,7 @@ typedef struct powersgd {
     ls_reducer_hook hook;
     char name[64];
     size_t rank; /* r */
+    ls__cpu_level level;
     int64_t start, step;
     uint64_t seen; /* the reducer's step that was counted last, plus 1 */
     tensor *tensor;
@@ -47,41 +49,10 @@ typedef struct powersgd {
     float *mean;  /* and averaged */
 } powersgd;
 
-/* --- products, in an order that the processor does not change ---------------------------------------- */
+/* --- the matrices ------------------------------------------------------------------------------------ */
 
-enum { LANES = 16 };
-
-static float dot(const float *a, const float *b, size_t count) {
-    float lane[LANES] = {0}, sum = 0;
-    size_t i = 0;
-    for (; i + LANES <= count; i += LANES)
-        for (size_t l = 0; l < LANES; l++)
-            lane[l] += a[i + l] * b[i + l];
-    for (size_t l = 0; l < LANES; l++)
-        sum += lane[l];
-    for (; i < count; i++)
-        sum += a[i] * b[i];
-    return sum;
-}
-
-static void add_scaled(float *to, float factor, const float *from, size_t count) {
-    for (size_t i = 0; i < count; i++)
-        to[i] += factor * from[i];
-}
-
-/* p (n, r) = M Q */
-static void make_p(const tensor *t, size_t r, const float *matrix, float *p) {
-    for (size_t i = 0; i < t->n; i++)
-        for (size_t k = 0; k < r; k++)
-            p[i * r + k] = dot(matrix + i * t->m, t->q + k * t->m, t->m);
-}
-
-/* q (r, m) = P^T M */
-static void make_q(const tensor *t, size_t r, const float *matrix, const float *p, float *q) {
-    memset(q, 0, r * t->m * sizeof *q);
-    for (size_t i = 0; i < t->n; i++)
-        for (size_t k = 0; k < r; k++)
-            add_scaled(q + k * t->m, p[i * r + k], matrix + i * t->m, t->m);
+static ls__powersgd_shape shape_of(const powersgd *h, const tensor *t) {
+    return (ls__powersgd_shape){.n = t->n, .m = t->m, .r = h->rank, .level = h->level};
 }
 
 /* Modified Gram-Schmidt over the columns of p (n, r), sums in f64. A column of which nothing is left
@@ -140,8 +111,10 @@ static size_t compress(powersgd *h, const ls_hook_bucket *bucket) {
             continue;
         }
         draw_q(h, t);
-        add_scaled(piece->data, 1, t->error, t->count);
-        make_p(t, h->rank, piece->data, to);
+        for (size_t e = 0; e < t->count; e++)
+            piece->data[e] += t->error[e];
+        ls__powersgd_shape shape = shape_of(h, t);
+        ls__powersgd_make_p(&shape, piece->data, t->q, to);
         to += t->n * h->rank;
     }
     return (size_t)(to - h->first);
@@ -159,7 +132,8 @@ static size_t iterate(powersgd *h, const ls_hook_bucket *bucket) {
             continue;
         }
         orthogonalise(p, t->n, h->rank);
-        make_q(t, h->rank, piece->data, p, q);
+        ls__powersgd_shape shape = shape_of(h, t);
+        ls__powersgd_make_q(&shape, piece->data, p, q);
         p += t->n * h->rank;
         q += t->m * h->rank;
     }
@@ -175,15 +149,8 @@ static void decompress(const powersgd *h, const tensor *t, float *matrix, const 
             matrix[i] = NAN;
         return;
     }
-    for (size_t i = 0; i < t->n; i++) {
-        float *row = matrix + i * t->m, *error = t->error + i * t->m;
-        memcpy(error, row, t->m * sizeof *row);
-        memset(row, 0, t->m * sizeof *row);
-        for (size_t k = 0; k < r; k++) {
-            add_scaled(error, -p[i * r + k], local + k * t->m, t->m);
-            add_scaled(row, p[i * r + k], mean + k * t->m, t->m);
-        }
-    }
+    ls__powersgd_shape shape = shape_of(h, t);
+    ls__powersgd_finish(&shape, p, local, mean, matrix, t->error);
     memcpy(t->q, mean, t->m * r * sizeof *mean);
 }
 
@@ -312,9 +279,12 @@ static void destroy(void *context) {
 }
 
 ls_status ls__hook_powersgd_create(ls_reducer_hook **hook, size_t rank, uint64_t start) {
+    ls__cpu_level level;
+    LS_TRY(ls__cpu_level_choose(getenv("LOCKSTEP_CPU"), &level));
     powersgd *h = calloc(1, sizeof *h);
     if (!h)
         return ls__fail(LS_ERR_MEMORY, "ls_hook_create: out of memory");
+    h->level = level;
     h->rank = rank;
     h->start = (int64_t)start;
     snprintf(h->name, sizeof h->name, "powersgd:rank=%zu,start=%llu", rank,
