@@ -65,5 +65,11 @@ compare empty 10 4 "1 2 4" --model mlp:784,16,10 --data "idx:$work/odd" --batch-
 # metrics are equal as well: the losses of every step
 cut -d, -f1-3 "$work/gpt-1-shm/metrics.jsonl" >"$work/one"
 cut -d, -f1-3 "$work/gpt-4-${transports[-1]}/metrics.jsonl" >"$work/four"
+# where a request breaks the promise, it is told, once
+"$lockstep" train --model mlp:784,16,10 --data "idx:$work/odd" --steps 2 --shards 4 --ranks 3 >"$work/told" 2>&1 ||
+  fail "4 shards on 3 ranks: $(cat "$work/told")"
+[ "$(grep -c '4 shards on 3 ranks: .*bits are not those of other numbers of ranks' "$work/told")" = 1 ] ||
+  fail "4 shards on 3 ranks: not told once: $(cat "$work/told")"
+grep -q 'bits are not' "$work"/*.log && fail "told where the promise holds"
 cmp "$work/one" "$work/four" || fail "losses in metrics.jsonl differ between 1 and 4 ranks"
 finish

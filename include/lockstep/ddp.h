@@ -41,6 +41,10 @@ LS_API void ls_ddp_shards(const ls_ddp *ddp, size_t *first, size_t *count);
  * divides again. ls_ddp_loss and batch statistics are not scaled. 2^-60 to 2^60, equal on all ranks; 1 at
  * first. A scale is for hooks without memory of earlier gradients (f16). */
 LS_API ls_status ls_ddp_set_loss_scale(ls_ddp *ddp, double scale);
+/* NULL where this job's bits are those of one process with as many shards (docs/determinism.md). Else a
+ * sentence that says why they are not: the shards of a rank are no subtree of the sum, or ranks compute
+ * with other kernels or numbers of threads. Nothing is wrong with the result. Equal on all ranks. */
+LS_API const char *ls_ddp_bits_note(const ls_ddp *ddp);
 
 /* Begins a step; `weight`: samples or tokens of this rank in the global batch, over all its shards.
  * 0 is legal; then no backward is needed. */

@@ -173,6 +173,9 @@ static ls_status create_model(ls__train *t) {
                                     .default_vocab = ls_dataset_classes(t->dataset)};
     LS_TRY(ls_model_create(&t->model, s->model, &model));
     LS_TRY(create_ddp(t));
+    const char *note = ls_ddp_bits_note(t->ddp);
+    if (note && t->rank == 0)
+        fprintf(stderr, "lockstep train: %s\n", note);
     ls__train_loss_scale(s->loss_scale, &t->scales_loss, &t->scaler);
     ls_optimizer_options optimizer = ls__train_optimizer(s);
     optimizer.skip_nonfinite |= t->scales_loss && !t->scaler.fixed;

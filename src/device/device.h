@@ -87,6 +87,8 @@ typedef struct ls__adam {
 typedef struct ls__device_table {
     const char *name;
     void (*destroy)(ls_device *device);
+    /* What decides the bits of results: kernels, their version and instruction set, threads. One line. */
+    void (*describe)(const ls_device *device, char *text, size_t bytes);
 
     /* --- memory: 64-byte aligned, not zeroed --- */
     ls_status (*alloc)(ls_device *device, size_t bytes, void **memory);

@@ -50,6 +50,7 @@ static ls_status create(ls_ddp *ddp, const ls_ddp_options *options) {
     LS_TRY(ls__ddp_create_reducer(ddp));
     LS_TRY(ls__ddp_create_scratch(ddp));
     LS_TRY(ls__sync_create(ddp));
+    LS_TRY(ls__bits_check(ddp));
     return options->skip_broadcast ? LS_OK : broadcast_values(ddp);
 }
 

@@ -1,6 +1,6 @@
 /* The inside of a ddp: what its files share. ddp.c holds the calls of a step, entries.c what is reduced
  * and in which order, shards.c the sums over this rank's shards, sync.c batch norm over all ranks, votes.c what ranks say about a step,
- * watch.c and replicas.c whether they still hold the same. */
+ * watch.c and replicas.c whether they still hold the same, bits.c what is promised of the result's bits. */
 #ifndef LS_PARALLEL_DDP_H
 #define LS_PARALLEL_DDP_H
 
@@ -57,6 +57,7 @@ struct ls_ddp {
     bool nonfinite;      /* a loss of this rank in this step is no finite number */
     bool stop_requested; /* ls_ddp_request_stop */
     ls_ddp_tally tally;
+    char bits_note[400];
     ls_status failed; /* a step was lost for the whole job: everything after returns this */
 };
 
@@ -118,6 +119,11 @@ void ls__sync_free(ls_ddp *ddp);
 /* This rank's forward (in the first step), or its backward, is over, or there is none: takes part in the
  * others' until theirs are. */
 ls_status ls__sync_finish(ls_ddp *ddp);
+
+/* --- bits.c --- */
+
+/* Collective: fills bits_note, equal on all ranks. */
+ls_status ls__bits_check(ls_ddp *ddp);
 
 /* --- watch.c --- */
 

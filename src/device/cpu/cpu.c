@@ -1,7 +1,9 @@
 /* The CPU's table, its memory and its threads. */
 #include "device/cpu/cpu.h"
+#include "device/cpu/info.h"
 
 #include <omp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -114,8 +116,16 @@ static void cpu_destroy(ls_device *device) {
     free(cpu);
 }
 
+static void describe(const ls_device *device, char *text, size_t bytes) {
+    char version[64];
+    ls__cpu_library_version(version, sizeof version);
+    snprintf(text, bytes, "oneDNN %s on %s, %d thread%s", version, ls__cpu_library_isa(),
+             device->threads, device->threads == 1 ? "" : "s");
+}
+
 static const ls__device_table CPU_TABLE = {
     .name = "cpu",
+    .describe = describe,
     .destroy = cpu_destroy,
     .alloc = cpu_alloc,
     .free = cpu_free,
