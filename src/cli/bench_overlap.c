@@ -18,7 +18,8 @@ static const char *const examples[] = {
     "lockstep bench overlap --ranks 2 --backward 1",
     "lockstep bench overlap --timeline resnet.json --backward 0 --format json",
     "# FILE: {\"forward_ms\": 5, \"backward\": [{\"name\": \"fc\", \"elements\": 1000, \"ms\": 2.5}, ...]},",
-    "# in the order of backward; after its ms the gradient of a layer's elements (f32) is complete",
+    "# in the order of backward; after its ms the gradient of a layer's elements (f32) is complete;",
+    "# \"columns\": 10 makes a matrix of them, for --compress powersgd",
     "bench/overlap  # two hosts with a link of 1 Gbit/s, 2 ranks on each",
     NULL,
 };

@@ -24,6 +24,7 @@ enum { LS__OVERLAP_BOTH, LS__OVERLAP_ON, LS__OVERLAP_OFF };
 typedef struct ls__overlap_layer {
     char name[64];
     size_t elements; /* 0: time only */
+    size_t shape[2]; /* as a matrix, for hooks that look at it; one row: a vector */
     double ms;
 } ls__overlap_layer;
 

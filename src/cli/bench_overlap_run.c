@@ -81,10 +81,8 @@ static ls_status open_reducer(bench *b, ls_reducer_param *params) {
     for (size_t i = 0; i < t->count; i++) {
         b->parameter[i] = t->layer[i].elements ? count : SIZE_MAX;
         if (t->layer[i].elements)
-            params[count++] = (ls_reducer_param){.name = t->layer[i].name,
-                                                 .dtype = LS_F32,
-                                                 .shape = &t->layer[i].elements,
-                                                 .dims = 1};
+            params[count++] = (ls_reducer_param){
+                .name = t->layer[i].name, .dtype = LS_F32, .shape = t->layer[i].shape, .dims = 2};
     }
     const ls_reducer_options options = {.first_bucket_bytes = (size_t)b->settings->first_bucket,
                                         .bucket_bytes = (size_t)b->settings->bucket,

@@ -29,6 +29,13 @@ static ls__overlap_layer *add(ls__timeline *t) {
     return &t->layer[t->count++];
 }
 
+/* False where `columns` does not divide the elements. */
+static bool set_shape(ls__overlap_layer *layer, size_t columns) {
+    layer->shape[0] = columns ? layer->elements / columns : 0;
+    layer->shape[1] = columns;
+    return layer->shape[0] * columns == layer->elements;
+}
+
 /* A layer's time is in proportion to its multiply-adds, which are its elements. The output layer comes first
  * in backward, but its weights are the token embedding's too: their gradient is complete at the very end. */
 static ls_status make_gpt2(ls__timeline *t) {
@@ -48,6 +55,8 @@ static ls_status make_gpt2(ls__timeline *t) {
         }
     *add(t) =
         (ls__overlap_layer){.name = "wte, wpe", .elements = embedding + (size_t)CONTEXT * WIDTH};
+    for (size_t i = 0; i < t->count; i++) /* weights and biases of a layer are one tensor here */
+        set_shape(&t->layer[i], WIDTH);
     t->forward_ms =
         ls__timeline_backward_ms(t) / 2; /* two products in backward for one in forward */
     return LS_OK;
@@ -76,6 +85,12 @@ static ls_status read_layer(ls__overlap_layer *layer, const json_t *entry, const
         snprintf(layer->name, sizeof layer->name, "layer %zu", i);
     layer->ms = json_number_value(ms);
     layer->elements = (size_t)count;
+    const json_t *columns = json_object_get(entry, "columns");
+    json_int_t wide = columns ? json_integer_value(columns) : count;
+    if (wide < 0 || wide > count || !set_shape(layer, (size_t)wide))
+        return ls__fail(LS_ERR_ARGUMENT,
+                        "--timeline %s: \"columns\" of backward[%zu] does not divide its elements",
+                        path, i);
     return LS_OK;
 }
 
