@@ -8,6 +8,10 @@ ranks=$build/tests/program_ranks
 export LOCKSTEP_TIMEOUT=20 LOCKSTEP_MODULES=$build
 # In a sanitized build: the MPI libraries keep memory of their own to the end.
 export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0
+# A program that links a sanitized library is linked with its sanitizer.
+sanitizer=()
+found=$(sed -n 's/^LOCKSTEP_SANITIZE:[A-Z]*=//p' "$build/CMakeCache.txt")
+[ -z "$found" ] || sanitizer=("-fsanitize=$found")
 tried=0
 
 # mpirun_of MPI N COMMAND...
@@ -98,7 +102,7 @@ for mpi in openmpi mpich; do
   grep -q "the module for $mpi cannot be loaded" "$work/log" || { fail "$mpi: missing module not told"; cat "$work/log"; }
 
   if command -v mpicc.$mpi >/dev/null && [ -f "$build/liblockstep-comm.so" ]; then
-    mpicc.$mpi -o "$work/program" "$source_dir/tests/mpi_program.c" -I"$source_dir/include" -L"$build" \
+    mpicc.$mpi "${sanitizer[@]}" -o "$work/program" "$source_dir/tests/mpi_program.c" -I"$source_dir/include" -L"$build" \
       -llockstep-comm -Wl,-rpath,"$build" || fail "$mpi: program does not compile"
     for what in split funneled; do
       LOCKSTEP_TRANSPORT=mpi mpirun_of $mpi 3 "$work/program" $what >"$work/log" 2>&1 || { fail "$mpi: $what"; cat "$work/log"; }
