@@ -63,10 +63,10 @@ meet() {
   says 0 "table 0 6 0 1 0 3 127.0.0.1" meet
   says 1 "table 2 6 1 2 1 3 127.0.0.1" meet
   says 2 "table 5 6 2 3 2 3 127.0.0.1" meet
-  for i in 0 1; do node $i --nnodes 2 -n 2 -- "$lockstep" bench all_reduce --sizes 4K; done # no numbers given
+  for i in 0 1; do node $i --nnodes 2 -n 2 -- "$lockstep" bench all_reduce --iterations 20 --sizes 4K; done # no numbers given
   want_codes "meet without numbers" 0 0 1
   cat "$work"/node[01] | grep -q '4 ranks over shm+tcp' || fail "meet without numbers: not shm+tcp"
-  for i in 0 1; do node $i --nnodes 2 -n 1 --transport tcp -- "$lockstep" bench all_reduce --sizes 4K; done
+  for i in 0 1; do node $i --nnodes 2 -n 1 --transport tcp -- "$lockstep" bench all_reduce --iterations 20 --sizes 4K; done
   want_codes "meet over tcp" 0 0 1
   cat "$work"/node[01] | grep -q '2 ranks over tcp' || fail "meet over tcp: not tcp"
 }
@@ -120,6 +120,29 @@ wrong() {
   where=() node 0 --nnodes 2 -n 1 true
   want_codes "no rendezvous" 2 0
   where=(--rendezvous "127.0.0.1:$port")
+}
+
+# Two opinions of which rank a process is are refused with both; what a launcher says below srun counts alone.
+contradictions() {
+  local slurm=(SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 SLURM_JOB_ID=7 SLURM_STEP_ID=0)
+  env "${slurm[@]}" RANK=1 WORLD_SIZE=2 "$lockstep" bench barrier --iterations 20 >"$work/node0" 2>&1
+  [ $? = 2 ] || fail "RANK and SLURM_PROCID: want exit code 2"
+  says 0 "RANK=1 WORLD_SIZE=2 | SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2" "RANK and SLURM_PROCID"
+  env RANK=0 WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=3 "$lockstep" bench barrier --iterations 20 >"$work/node0" 2>&1
+  [ $? = 2 ] || fail "WORLD_SIZE and OMPI_COMM_WORLD_SIZE: want exit code 2"
+  says 0 "RANK=0 WORLD_SIZE=2 | OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=3" "WORLD_SIZE and OMPI_COMM_WORLD_SIZE"
+  env "${slurm[@]}" timeout 20 "$lockstep" run --nnodes 1 -n 2 "$lockstep" bench barrier --iterations 20 >"$work/node0" 2>&1 ||
+    fail "a launcher below srun"
+  # srun and nothing else: its ranks meet in a file that is gone then
+  (cd "$work" && for i in 0 1; do
+    env "${slurm[@]}" SLURM_PROCID=$i SLURM_LAUNCH_NODE_IPADDR=127.0.0.1 timeout 20 "$lockstep" bench all_reduce --iterations 20 --sizes 4K >"node$i" 2>&1 &
+  done; wait)
+  says 0 "2 ranks over" "srun's variables"
+  [ ! -e "$work/.lockstep-7.0" ] || fail "srun's variables: the file is left"
+  (cd "$work" && for i in 0 1; do
+    env "${slurm[@]}" SLURM_PROCID=$i SLURM_LAUNCH_NODE_IPADDR=127.0.0.1 timeout 20 "$lockstep" run -n 1 sh -c "$table" >"node$i" 2>&1 &
+  done; wait)
+  says 1 "table 1 2 0 1 1 2 127.0.0.1" "launchers that srun started"
 }
 
 # The first cause, from whichever machine, once in full and everywhere in a line.
@@ -226,7 +249,7 @@ elastic() {
   want_nothing_left elastic "$marker-elastic"
 }
 
-for test in meet meet_in_a_file wrong a_rank_fails a_launcher_dies stops restarts elastic; do
+for test in meet meet_in_a_file wrong contradictions a_rank_fails a_launcher_dies stops restarts elastic; do
   [ $# -lt 2 ] || [ "$2" = $test ] || continue
   begin=$(now_ms)
   before=$failures

@@ -1,6 +1,7 @@
 /* How many ranks to start and how they meet, as the user says it. */
 #include "cli/options.h"
 
+#include "comm/started_by.h"
 #include "comm/transport.h"
 #include "launch/binding.h"
 #include "launch/launch.h"
@@ -35,7 +36,7 @@ static bool is_set(const char *name) {
 }
 
 bool ls__is_rank(void) {
-    return is_set("RANK") || is_set("LOCKSTEP_MPI") || ls__mpi_launcher();
+    return is_set("RANK") || is_set("LOCKSTEP_MPI") || ls__mpi_launcher() || ls__started_by_slurm();
 }
 
 bool ls__transport_choose(const ls__command *command, bool given, int *transport) {

@@ -1,6 +1,8 @@
 /* lockstep run: any program as ranks, on this machine or on several. */
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "comm/started_by.h"
+#include "comm/transport.h"
 #include "launch/launch.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -259,14 +261,38 @@ static ls__launch_options options_of(const run_settings *settings, char **argv) 
     };
 }
 
+/* srun -N 2 --ntasks-per-node=1 lockstep run ...: each is the launcher of its machine, and all are of one job. Anything else
+ * would be as many jobs. */
+static bool join_slurm(const run_settings *settings, ls__launch_options *how, char *path,
+                       size_t bytes) {
+    if (settings->nodes || settings->rendezvous || settings->rendezvous_file)
+        return true;
+    if (ls__mpi_launcher()) {
+        ls__usage_error(&command,
+                        "mpirun has started several of this command: it starts ranks itself "
+                        "(mpirun -n N PROGRAM), or say --nnodes and --rendezvous");
+        return false;
+    }
+    if (!ls__started_by_slurm() || !ls__meet_path(path, bytes))
+        return true;
+    how->min_nodes = how->max_nodes = (int)strtol(getenv("SLURM_STEP_NUM_TASKS"), NULL, 10);
+    how->has_node_rank = true;
+    how->node_rank = (int)strtol(getenv("SLURM_PROCID"), NULL, 10);
+    how->rendezvous_file = path;
+    return true;
+}
+
 static int launch(run_settings *settings, char **argv) {
     int min_nodes, max_nodes, code;
+    char path[4096];
     if (!check(settings, &min_nodes, &max_nodes) ||
         !ls__transport_choose(&command, settings->transport_given, &settings->transport))
         return LS__EXIT_USAGE;
     ls__launch_options how = options_of(settings, argv);
     how.min_nodes = min_nodes;
     how.max_nodes = max_nodes;
+    if (!join_slurm(settings, &how, path, sizeof path))
+        return LS__EXIT_USAGE;
     ls_status status =
         settings->dry_run ? ls__launch_dry_run(&how, &code) : ls__launch(&how, &code);
     if (status == LS_OK)

@@ -4,7 +4,9 @@
 #include "comm/board.h"
 #include "comm/cost_measure.h"
 #include "comm/heartbeat.h"
+#include "comm/started_by.h"
 #include "comm/transport.h"
+#include "comm/variables.h"
 #include "comm/work.h"
 
 #include <lockstep/mpi.h>
@@ -30,30 +32,10 @@ struct ls_job {
 
 /* --- reading variables ------------------------------------------------------------------------- */
 
-/* A variable that is set but empty counts as not set, as in a shell script's VAR= . */
-static const char *variable(const char *name) {
-    const char *value = getenv(name);
-    return value && *value ? value : NULL;
-}
-
-static ls_status read_integer(const char *name, int lowest, int highest, int *number) {
-    const char *text = variable(name);
-    char *end;
-    if (!text)
-        return ls__fail(LS_ERR_ARGUMENT, "%s is not set; want %d to %d", name, lowest, highest);
-    errno = 0;
-    long value = strtol(text, &end, 10);
-    if (errno || *end || end == text || value < lowest || value > highest)
-        return ls__fail(LS_ERR_ARGUMENT, "%s is '%s', want a whole number from %d to %d", name,
-                        text, lowest, highest);
-    *number = (int)value;
-    return LS_OK;
-}
-
 /* `option` where it is not 0, else the variable where it is set, else *seconds stays. */
 static ls_status read_seconds(const char *name, const char *option_name, double option,
                               double *seconds) {
-    const char *text = variable(name);
+    const char *text = ls__variable(name);
     if (option != 0) {
         if (!(option > 0))
             return ls__fail(LS_ERR_ARGUMENT, "%s is %g, want seconds above 0", option_name, option);
@@ -68,7 +50,7 @@ static ls_status read_seconds(const char *name, const char *option_name, double 
 }
 
 static ls_status read_algorithm(ls__job_place *place) {
-    const char *text = variable("LOCKSTEP_ALGORITHM");
+    const char *text = ls__variable("LOCKSTEP_ALGORITHM");
     if (!text || ls__algorithm_find(text, &place->algorithm))
         return LS_OK;
     return ls__fail(LS_ERR_ARGUMENT,
@@ -78,11 +60,12 @@ static ls_status read_algorithm(ls__job_place *place) {
 /* How a rank reaches other machines. */
 static ls_status read_network(ls__job_place *place, int streams) {
     place->streams = streams;
-    place->interface = variable("LOCKSTEP_INTERFACE");
-    place->cost_table = variable("LOCKSTEP_COST_TABLE");
-    place->streams_given = variable("LOCKSTEP_STREAMS") != NULL;
+    place->interface = ls__variable("LOCKSTEP_INTERFACE");
+    place->cost_table = ls__variable("LOCKSTEP_COST_TABLE");
+    place->streams_given = ls__variable("LOCKSTEP_STREAMS") != NULL;
     LS_TRY(read_algorithm(place));
-    return place->streams_given ? read_integer("LOCKSTEP_STREAMS", 1, 8, &place->streams) : LS_OK;
+    return place->streams_given ? ls__variable_integer("LOCKSTEP_STREAMS", 1, 8, &place->streams)
+                                : LS_OK;
 }
 
 /* An operation waits for ranks that compute the same; a start also for machines that boot. */
@@ -94,7 +77,7 @@ static ls_status read_timeouts(const ls_job_options *options, double *join_s, do
 }
 
 static ls_status read_heartbeat(const ls_job_options *options, double *limit_s) {
-    const char *text = variable("LOCKSTEP_HEARTBEAT");
+    const char *text = ls__variable("LOCKSTEP_HEARTBEAT");
     bool off = text && strcmp(text, "off") == 0;
     *limit_s = off ? INFINITY : 10;
     if (off && options->heartbeat_s == 0)
@@ -103,16 +86,21 @@ static ls_status read_heartbeat(const ls_job_options *options, double *limit_s) 
 }
 
 static ls_status read_place(ls__job_place *place) {
-    LS_TRY(read_integer("WORLD_SIZE", 1, 1 << 20, &place->world_size));
-    LS_TRY(read_integer("RANK", 0, place->world_size - 1, &place->rank));
+    bool slurm = ls__started_by_slurm();
+    LS_TRY(ls__started_by_check());
+    LS_TRY(ls__variable_integer(slurm ? "SLURM_STEP_NUM_TASKS" : "WORLD_SIZE", 1, 1 << 20,
+                                &place->world_size));
+    LS_TRY(ls__variable_integer(slurm ? "SLURM_PROCID" : "RANK", 0, place->world_size - 1,
+                                &place->rank));
     /* Without the local pair, every rank counts as alone on its machine unless memory is shared. */
     place->local_world_size = 1;
-    if (variable("LOCAL_WORLD_SIZE") || variable("LOCAL_RANK")) {
+    if (ls__variable("LOCAL_WORLD_SIZE") || ls__variable("LOCAL_RANK")) {
         place->local_world_size = place->world_size;
-        if (variable("LOCAL_WORLD_SIZE"))
-            LS_TRY(
-                read_integer("LOCAL_WORLD_SIZE", 1, place->world_size, &place->local_world_size));
-        LS_TRY(read_integer("LOCAL_RANK", 0, place->local_world_size - 1, &place->local_rank));
+        if (ls__variable("LOCAL_WORLD_SIZE"))
+            LS_TRY(ls__variable_integer("LOCAL_WORLD_SIZE", 1, place->world_size,
+                                        &place->local_world_size));
+        LS_TRY(
+            ls__variable_integer("LOCAL_RANK", 0, place->local_world_size - 1, &place->local_rank));
     }
     return LS_OK;
 }
@@ -133,10 +121,10 @@ static void check_flight_folder(const ls__job_place *place) {
 /* Before the transport opens, so that joining shows there too. */
 static ls_status join_board(ls__job_place *place) {
     int fd = -1;
-    if (variable("LOCKSTEP_BOARD_FD"))
-        LS_TRY(read_integer("LOCKSTEP_BOARD_FD", 0, INT_MAX, &fd));
+    if (ls__variable("LOCKSTEP_BOARD_FD"))
+        LS_TRY(ls__variable_integer("LOCKSTEP_BOARD_FD", 0, INT_MAX, &fd));
     LS_TRY(ls__board_join(place->board, fd, place->rank, place->world_size,
-                          variable("LOCKSTEP_FLIGHT")));
+                          ls__variable("LOCKSTEP_FLIGHT")));
     check_flight_folder(place);
     ls__flight_name_group(&place->board->mine->flight, 1, place->world_size, "world");
     LS_TRY(ls__heartbeat_start(&place->heartbeat, place->board, place->heartbeat_s));
@@ -153,7 +141,7 @@ typedef enum choice { SELF, SHM, TCP, MPI } choice;
 static ls_status choose(choice *chosen) {
     static const char *const names[] = {
         [SELF] = "self", [SHM] = "shm", [TCP] = "tcp", [MPI] = "mpi"};
-    const char *forced = variable("LOCKSTEP_TRANSPORT");
+    const char *forced = ls__variable("LOCKSTEP_TRANSPORT");
     if (forced) {
         for (choice c = SHM; c <= MPI; c++)
             if (strcmp(forced, names[c]) == 0)
@@ -161,18 +149,18 @@ static ls_status choose(choice *chosen) {
         return ls__fail(LS_ERR_ARGUMENT, "LOCKSTEP_TRANSPORT is '%s', want shm, tcp or mpi",
                         forced);
     }
-    if (variable("LOCKSTEP_SHM_FD"))
+    if (ls__variable("LOCKSTEP_SHM_FD"))
         *chosen = SHM;
-    else if (variable("RANK") || variable("WORLD_SIZE"))
+    else if (ls__variable("RANK") || ls__variable("WORLD_SIZE") || ls__started_by_slurm())
         *chosen = TCP;
     else
-        *chosen = ls__mpi_launcher() || variable("LOCKSTEP_MPI") ? MPI : SELF;
+        *chosen = ls__mpi_launcher() || ls__variable("LOCKSTEP_MPI") ? MPI : SELF;
     return LS_OK;
 }
 
 /* LOCKSTEP_TRANSPORT alone makes no rank of a process. */
 static ls_status check_started(const char *needed, const char *transport) {
-    if (variable(needed))
+    if (ls__variable(needed))
         return LS_OK;
     return ls__fail(
         LS_ERR_ARGUMENT,
@@ -187,16 +175,16 @@ static ls_status check_started(const char *needed, const char *transport) {
 static ls_status open_shm(ls__transport **transport, ls__job_place *place) {
     int fd;
     LS_TRY(check_started("LOCKSTEP_SHM_FD", "shm"));
-    LS_TRY(read_integer("LOCKSTEP_SHM_FD", 0, INT_MAX, &fd));
+    LS_TRY(ls__variable_integer("LOCKSTEP_SHM_FD", 0, INT_MAX, &fd));
     LS_TRY(read_place(place));
-    if (variable("LOCAL_WORLD_SIZE") && place->local_world_size != place->world_size)
+    if (ls__variable("LOCAL_WORLD_SIZE") && place->local_world_size != place->world_size)
         return ls__fail(
             LS_ERR_UNSUPPORTED,
             "LOCAL_WORLD_SIZE is %d and WORLD_SIZE %d: shared memory joins the ranks of "
             "one machine only; use LOCKSTEP_TRANSPORT=tcp",
             place->local_world_size, place->world_size);
     place->local_world_size = place->world_size;
-    if (!variable("LOCAL_RANK"))
+    if (!ls__variable("LOCAL_RANK"))
         place->local_rank = place->rank;
     LS_TRY(join_board(place));
     return ls__shm_open(transport, place, fd);
@@ -209,7 +197,7 @@ static ls_status open_self(ls__transport **transport, ls__job_place *place) {
 
 /* Ranks of one machine share memory, unless LOCKSTEP_TRANSPORT names what all are to go through. */
 static ls_status join_inside(ls__transport **transport, ls__job_place *place) {
-    if (!variable("LOCKSTEP_TRANSPORT"))
+    if (!ls__variable("LOCKSTEP_TRANSPORT"))
         return ls__hier_open(transport, place);
     ls_status status =
         ls__cost_learn(*transport, *transport, NULL, place, ls__deadline_ns(place->timeout_s));
@@ -223,13 +211,13 @@ static ls_status join_inside(ls__transport **transport, ls__job_place *place) {
 /* Where rank 0 listens. A launcher that holds a socket for it says so beside MASTER_PORT, which is for programs that
  * bind theirs themselves. */
 static ls_status read_port(ls__job_place *place, int *port) {
-    LS_TRY(
-        read_integer(variable("LOCKSTEP_PORT") ? "LOCKSTEP_PORT" : "MASTER_PORT", 1, 65535, port));
-    if (place->rank != 0 || !variable("LOCKSTEP_LISTEN_FD"))
+    LS_TRY(ls__variable_integer(ls__variable("LOCKSTEP_PORT") ? "LOCKSTEP_PORT" : "MASTER_PORT", 1,
+                                65535, port));
+    if (place->rank != 0 || !ls__variable("LOCKSTEP_LISTEN_FD"))
         return LS_OK;
     int listens = 0;
     socklen_t bytes = sizeof listens;
-    LS_TRY(read_integer("LOCKSTEP_LISTEN_FD", 0, INT_MAX, &place->listener));
+    LS_TRY(ls__variable_integer("LOCKSTEP_LISTEN_FD", 0, INT_MAX, &place->listener));
     if (getsockopt(place->listener, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) != 0 || !listens)
         return ls__fail(
             LS_ERR_ARGUMENT,
@@ -243,20 +231,27 @@ static ls_status read_port(ls__job_place *place, int *port) {
 }
 
 static ls_status open_tcp(ls__transport **transport, ls__job_place *place) {
+    char path[4096];
     int port;
-    if (!variable("RANK"))
+    if (!ls__variable("RANK") && !ls__started_by_slurm())
         LS_TRY(check_started("WORLD_SIZE", "tcp"));
     LS_TRY(read_place(place));
-    if (place->world_size == 1 && !variable("LOCKSTEP_TRANSPORT"))
+    if (place->world_size == 1 && !ls__variable("LOCKSTEP_TRANSPORT"))
         return open_self(transport, place);
-    if (!variable("MASTER_ADDR"))
-        return ls__fail(LS_ERR_ARGUMENT, "MASTER_ADDR is not set; want the address of rank 0");
-    LS_TRY(read_port(place, &port));
     LS_TRY(read_network(place, TCP_STREAMS));
-    LS_TRY(join_board(place));
 #ifdef LOCKSTEP_WITH_TCP
-    LS_TRY(
-        ls__tcp_open(transport, place, variable("MASTER_ADDR"), port, variable("LOCKSTEP_TOKEN")));
+    if (!ls__variable("MASTER_ADDR") && ls__meet_path(path, sizeof path)) {
+        LS_TRY(join_board(place));
+        LS_TRY(ls__tcp_open_by_file(transport, place, path, ls__variable("LOCKSTEP_TOKEN")));
+        return join_inside(transport, place);
+    }
+    if (!ls__variable("MASTER_ADDR"))
+        return ls__fail(LS_ERR_ARGUMENT, "MASTER_ADDR is not set; want the address of rank 0, or "
+                                         "LOCKSTEP_RENDEZVOUS_FILE");
+    LS_TRY(read_port(place, &port));
+    LS_TRY(join_board(place));
+    LS_TRY(ls__tcp_open(transport, place, ls__variable("MASTER_ADDR"), port,
+                        ls__variable("LOCKSTEP_TOKEN")));
     return join_inside(transport, place);
 #else
     return ls__fail(LS_ERR_UNSUPPORTED, "RANK and WORLD_SIZE ask for tcp, which this build lacks; "
@@ -278,7 +273,8 @@ static ls_status join_mpi(ls__transport **transport, ls__job_place *place, const
 }
 
 static ls_status open_mpi(ls__transport **transport, ls__job_place *place) {
-    const char *which = variable("LOCKSTEP_MPI");
+    LS_TRY(ls__started_by_check());
+    const char *which = ls__variable("LOCKSTEP_MPI");
     if (which && strcmp(which, "openmpi") != 0 && strcmp(which, "mpich") != 0)
         return ls__fail(LS_ERR_ARGUMENT, "LOCKSTEP_MPI is '%s', want openmpi or mpich", which);
     return join_mpi(transport, place, which ? which : ls__mpi_launcher(), NULL);

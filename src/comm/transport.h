@@ -170,6 +170,10 @@ ls_status ls__shm_open(ls__transport **transport, const ls__job_place *place, in
 ls_status ls__tcp_open(ls__transport **transport, const ls__job_place *place, const char *address,
                        int port, const char *token);
 
+/* The same where nobody knows rank 0's address beforehand: tcp/meet.c */
+ls_status ls__tcp_open_by_file(ls__transport **transport, ls__job_place *place, const char *path,
+                               const char *token);
+
 /* Whether OpenMPI's or MPICH's launcher has started this process as one of several: "openmpi", "mpich" or
  * NULL. */
 const char *ls__mpi_launcher(void);

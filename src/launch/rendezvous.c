@@ -4,8 +4,8 @@
 
 #ifdef LOCKSTEP_WITH_TCP
 #include "base/clock.h"
+#include "comm/tcp/meet_file.h"
 #include "comm/tcp/tcp.h"
-#include "launch/rendezvous_file.h"
 #include <arpa/inet.h>
 #include <errno.h>
 #include <limits.h>
@@ -22,7 +22,7 @@ struct ls__rendezvous {
     char host[256]; /* as the user has it; "": only the file knows */
     int port;
     char where[LS__TCP_ADDRESS_TEXT];
-    char token[LS__RENDEZVOUS_TOKEN_BYTES]; /* "": none */
+    char token[LS__MEET_TOKEN_BYTES]; /* "": none */
     ls__job_place place;
     ls__tcp_join join;
     int nobody; /* join.fd */
@@ -90,10 +90,20 @@ static ls_status may_listen(const ls__rendezvous *r, const ls__tcp_address *addr
     return LS_OK;
 }
 
+/* The addresses to listen on: what the user's name stands for, or one that this machine has. */
+static ls_status find_addresses(const ls__rendezvous *r, ls__tcp_address *addresses,
+                                size_t *count) {
+    if (*r->host)
+        return ls__tcp_resolve(r->host, r->port, addresses, count);
+    *count = 1;
+    addresses[0] = (ls__tcp_address){.bytes = sizeof addresses[0].raw};
+    return ls__tcp_find_address(&r->place, &addresses[0]);
+}
+
 static ls_status listen_on(ls__rendezvous *r) {
     ls__tcp_address addresses[LS__TCP_ADDRESSES];
     size_t count;
-    LS_TRY(ls__tcp_resolve(r->host, r->port, addresses, &count));
+    LS_TRY(find_addresses(r, addresses, &count));
     ls_status status = LS_ERR_SYSTEM;
     for (size_t i = 0; i < count && status != LS_OK; i++) {
         LS_TRY(may_listen(r, &addresses[i]));
@@ -108,16 +118,11 @@ static ls_status listen_on(ls__rendezvous *r) {
     return r->polls ? LS_OK : ls__fail(LS_ERR_MEMORY, "no memory for the rendezvous");
 }
 
-/* With a file only: the name of this machine, any port, and a token made for the job. */
-static ls_status prepare_file(ls__rendezvous *r) {
-    const char *name = getenv("SLURMD_NODENAME");
-    if (!*r->host && name && *name)
-        snprintf(r->host, sizeof r->host, "%s", name);
-    else if (!*r->host && gethostname(r->host, sizeof r->host - 1) != 0)
-        return ls__fail_errno(LS_ERR_SYSTEM, errno, "gethostname");
+/* A token made for the job, where the user has none. */
+static ls_status make_token(ls__rendezvous *r) {
+    char token[LS__NONCE_BYTES];
     if (*r->token)
         return LS_OK;
-    char token[LS__NONCE_BYTES];
     ls__rendezvous_nonce(token);
     return take_token(r, token);
 }
@@ -125,8 +130,7 @@ static ls_status prepare_file(ls__rendezvous *r) {
 static ls_status publish(ls__rendezvous *r, bool own_token) {
     const ls__launch_options *options = r->options;
     if (options->rendezvous_file) {
-        LS_TRY(ls__rendezvous_file_write(options->rendezvous_file, r->where,
-                                         own_token ? r->token : ""));
+        LS_TRY(ls__meet_file_write(options->rendezvous_file, r->where, own_token ? r->token : ""));
         r->wrote_file = true;
     }
     if (r->port == 0)
@@ -147,7 +151,7 @@ static ls_status try_to_listen(ls__rendezvous *r, bool *listens) {
             "%s: say which launcher listens: --node-rank 0 there, 1, 2, ... on the others",
             *r->host ? "--rendezvous with port 0" : "--rendezvous-file");
     if (options->rendezvous_file)
-        LS_TRY(prepare_file(r));
+        LS_TRY(make_token(r));
     ls_status status = listen_on(r);
     *listens = status == LS_OK;
     if (status == LS_OK)
@@ -169,7 +173,11 @@ ls_status ls__rendezvous_open(ls__rendezvous **rendezvous, const ls__launch_opti
     r->options = options;
     r->command = command;
     r->nobody = -1;
-    r->place = (ls__job_place){.world_size = 1, .log = log_line, .log_context = r};
+    const char *interface = getenv("LOCKSTEP_INTERFACE");
+    r->place = (ls__job_place){.world_size = 1,
+                               .interface = interface && *interface ? interface : NULL,
+                               .log = log_line,
+                               .log_context = r};
     r->join = (ls__tcp_join){.place = &r->place, .world = 1, .listener = -1, .fd = &r->nobody};
     LS_TRY_OUT(take_token(r, token ? token : ""));
     if (options->rendezvous)
@@ -287,8 +295,8 @@ static ls_status call_once(ls__rendezvous *r, int *fd) {
     const char *file = r->options->rendezvous_file;
     char where[LS__TCP_ADDRESS_TEXT];
     if (r->from_file) {
-        char token[LS__RENDEZVOUS_TOKEN_BYTES];
-        LS_TRY(ls__rendezvous_file_read(file, where, sizeof where, token));
+        char token[LS__MEET_TOKEN_BYTES];
+        LS_TRY(ls__meet_file_read(file, where, sizeof where, token));
         LS_TRY(parse(where, r));
         if (*token)
             LS_TRY(take_token(r, token));
@@ -312,8 +320,9 @@ static void peer_address(int fd, char address[LS__PLAN_ADDRESS_BYTES]) {
 
 ls_status ls__rendezvous_call(ls__rendezvous *r, double timeout_s, const atomic_bool *cancel,
                               int *fd, char address[LS__PLAN_ADDRESS_BYTES]) {
-    enum { LOG_S = 5, PAUSE_NS = 100000000 };
-    uint64_t deadline = ls__deadline_ns(timeout_s), log = ls__deadline_ns(LOG_S);
+    enum { PAUSE_NS = 100000000 };
+    double log_s = 5; /* and ever rarer */
+    uint64_t deadline = ls__deadline_ns(timeout_s), log = ls__deadline_ns(log_s);
     *fd = -1;
     for (;;) {
         ls_status status = call_once(r, fd);
@@ -328,7 +337,7 @@ ls_status ls__rendezvous_call(ls__rendezvous *r, double timeout_s, const atomic_
             return ls__fail_context(LS_ERR_TIMEOUT, "found no launcher to meet within %g s",
                                     timeout_s);
         if (ls__now_ns() >= log) {
-            log = ls__deadline_ns(LOG_S);
+            log = ls__deadline_ns(log_s *= 2);
             fprintf(stderr, "%s: waiting for the launcher to meet: %s\n", r->command,
                     ls_error_text());
         }

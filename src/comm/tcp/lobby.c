@@ -105,10 +105,14 @@ static int get(ls__tcp_guest *guest, void *data, size_t bytes) {
 static int take_hello(ls__tcp_lobby *lobby, ls__tcp_guest *guest) {
     const ls__tcp_join *join = lobby->join;
     int got = get(guest, &guest->theirs, sizeof guest->theirs);
-    if (got < 0)
+    if (got < 0 && guest->got == 0) { /* a look whether somebody listens: no word, no line */
+        ls__tcp_close_fd(guest->fd);
+        guest->fd = -1;
+    } else if (got < 0) {
         dismiss(lobby, guest, "it closed the connection before it said who it is");
-    else if (got > 0 && !ls__tcp_hello_is_ours(&guest->theirs))
+    } else if (got > 0 && !ls__tcp_hello_is_ours(&guest->theirs)) {
         dismiss(lobby, guest, "it is no rank of Lockstep");
+    }
     if (got <= 0 || guest->fd < 0)
         return 0;
     ls__tcp_hello_make(&guest->mine, lobby->role, join->rank, join->world,

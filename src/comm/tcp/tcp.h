@@ -75,6 +75,10 @@ void ls__tcp_rank_list(char *text, size_t bytes, int size, bool (*has)(const voi
 /* The address of LOCKSTEP_INTERFACE, or of this rank's end of the connection `fd`; its port is 0. */
 ls_status ls__tcp_own_address(const ls__job_place *place, int fd, ls__tcp_address *address);
 
+/* Where others are to call: LOCKSTEP_INTERFACE, or how this machine reaches the one where srun runs, or what its name
+ * stands for; its port is 0. meet.c */
+LS_SHARED ls_status ls__tcp_find_address(const ls__job_place *place, ls__tcp_address *address);
+
 /* --- auth.c: the handshake's messages. Layouts stay the same in all versions. --- */
 
 enum { LS__TCP_RENDEZVOUS = 1, LS__TCP_MESH = 2, LS__TCP_CONTROL = 3, LS__TCP_LAUNCHER = 4 };

@@ -1,0 +1,11 @@
+/* Reading environment variables. One that is set but empty counts as not set, as in a shell script's VAR= . */
+#ifndef LS_COMM_VARIABLES_H
+#define LS_COMM_VARIABLES_H
+
+#include "base/error.h"
+
+/* NULL: not set. */
+const char *ls__variable(const char *name);
+ls_status ls__variable_integer(const char *name, int lowest, int highest, int *number);
+
+#endif
