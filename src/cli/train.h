@@ -59,8 +59,9 @@ typedef struct ls__train_result {
 
 typedef struct ls__train_plan {
     ls__memory_plan memory;
-    size_t process; /* bytes held before the model is made, and the loader's batches */
-    size_t peak;    /* bytes held at most, base/usage.h */
+    size_t checkpoint; /* a copy of what this rank saves */
+    size_t process;    /* bytes held before the model is made, and the loader's batches */
+    size_t peak;       /* bytes held at most, base/usage.h */
 } ls__train_plan;
 
 typedef struct ls__train {

@@ -16,7 +16,7 @@ static double mib(size_t bytes) {
 static size_t sum(const ls__train_plan *plan) {
     const ls__memory_plan *m = &plan->memory;
     return m->parameters + m->gradients + m->optimizer + m->activations + m->communication +
-           plan->process;
+           plan->checkpoint + plan->process;
 }
 
 ls_status ls__train_plan_make(ls__train_plan *plan, const ls__train_settings *s,
@@ -36,6 +36,10 @@ ls_status ls__train_plan_make(ls__train_plan *plan, const ls__train_settings *s,
     request.sample_dims = ls_dataset_sample_shape(dataset, request.sample_shape);
     request.evaluation = ls__train_evaluation_unit(dataset);
     LS_TRY(ls__plan_memory(&plan->memory, &request));
+    /* the copy that is written beside training: this rank's share of the state */
+    plan->checkpoint = ls__checkpoints_wanted(s) && !s->sync_checkpoints
+                           ? (plan->memory.parameters + plan->memory.optimizer) / ranks
+                           : 0;
     size_t sample = 1;
     for (size_t d = 0; d < request.sample_dims; d++)
         sample *= request.sample_shape[d];
@@ -54,30 +58,30 @@ ls_status ls__train_plan_check(const ls__train_plan *plan, const ls__train_setti
     return ls__fail(
         LS_ERR_MEMORY,
         "not enough memory: %zu rank%s of %.0f MiB each (parameters %.0f, gradients %.0f, optimizer "
-        "%.0f, activations %.0f, communication %.0f, process %.0f), %.0f MiB are available on this "
+        "%.0f, activations %.0f, communication %.0f, checkpoint %.0f, process %.0f), %.0f MiB are available on this "
         "machine; take %s, or start it nevertheless with --oversubscribe-memory",
         local_ranks, local_ranks == 1 ? "" : "s", mib(need), mib(m->parameters), mib(m->gradients),
-        mib(m->optimizer), mib(m->activations), mib(m->communication), mib(plan->process),
-        mib((size_t)available),
+        mib(m->optimizer), mib(m->activations), mib(m->communication), mib(plan->checkpoint),
+        mib(plan->process), mib((size_t)available),
         m->activations > need / 2 ? "more --shards or a smaller --batch-size"
                                   : "fewer --ranks here or a smaller model");
 }
 
 json_t *ls__train_plan_json(const ls__train_plan *plan) {
     const ls__memory_plan *m = &plan->memory;
-    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "parameters", mib(m->parameters),
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "parameters", mib(m->parameters),
                      "gradients", mib(m->gradients), "optimizer", mib(m->optimizer), "activations",
-                     mib(m->activations), "communication", mib(m->communication), "process",
-                     mib(plan->process), "total", mib(sum(plan)));
+                     mib(m->activations), "communication", mib(m->communication), "checkpoint",
+                     mib(plan->checkpoint), "process", mib(plan->process), "total", mib(sum(plan)));
 }
 
 void ls__train_plan_print(const ls__train_plan *plan) {
     const ls__memory_plan *m = &plan->memory;
     printf(
         "memory plan: %.1f MiB a rank: parameters %.1f, gradients %.1f, optimizer %.1f, activations "
-        "%.1f, communication %.1f, process %.1f\n",
+        "%.1f, communication %.1f, checkpoint %.1f, process %.1f\n",
         mib(sum(plan)), mib(m->parameters), mib(m->gradients), mib(m->optimizer),
-        mib(m->activations), mib(m->communication), mib(plan->process));
+        mib(m->activations), mib(m->communication), mib(plan->checkpoint), mib(plan->process));
 }
 
 void ls__train_plan_compare(const ls__train_plan *plan) {
