@@ -198,6 +198,36 @@ static void test_conv2d_backward(void **state) {
     }
 }
 
+/* Extents that nobody chose, from the fixture's random numbers; channels of three in four are whole vectors. */
+static ls__conv2d random_conv(fixture *f) {
+    const float *r = uniform(f, 10, 0, 1);
+    size_t channels = r[0] < 0.75F ? 16 : 1;
+    ls__conv2d s = {
+        .batch = 1 + (size_t)(3 * r[1]),
+        .in_channels = channels * (1 + (size_t)(3 * r[2])),
+        .out_channels = channels * (1 + (size_t)(3 * r[3])),
+        .kernel_h = 1 + (size_t)(5 * r[4]),
+        .kernel_w = 1 + (size_t)(5 * r[5]),
+        .stride = 1 + (size_t)(3 * r[6]),
+    };
+    s.padding = (size_t)((float)s.kernel_h * r[7]);
+    s.in_h = s.kernel_h + (size_t)(11 * r[8]);
+    s.in_w = s.kernel_w + (size_t)(11 * r[9]);
+    s.out_h = (s.in_h + 2 * s.padding - s.kernel_h) / s.stride + 1;
+    s.out_w = (s.in_w + 2 * s.padding - s.kernel_w) / s.stride + 1;
+    return s;
+}
+
+static void test_conv2d_random(void **state) {
+    enum { SHAPES = 150 };
+    fixture *f = *state;
+    for (int i = 0; i < SHAPES; i++) {
+        ls__conv2d s = random_conv(f);
+        check_forward(f, f->one, &s, i % 3 == 0, i % 2);
+        check_backward(f, f->one, &s, i % 2, (wanted){true, true, true, i % 4 == 0, i % 5 == 0, 0});
+    }
+}
+
 /* Behind relu NaN stays NaN, forward, and lets its gradient through. */
 static void test_relu_keeps_nan(void **state) {
     fixture *f = *state;
@@ -369,9 +399,10 @@ static void test_max_pool_special(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        kernel_test(test_conv2d_forward), kernel_test(test_conv2d_backward),
-        kernel_test(test_relu_keeps_nan), kernel_test(test_two_devices),
-        kernel_test(test_pool2d),         kernel_test(test_max_pool_special),
+        kernel_test(test_conv2d_forward),   kernel_test(test_conv2d_backward),
+        kernel_test(test_conv2d_random),    kernel_test(test_relu_keeps_nan),
+        kernel_test(test_two_devices),      kernel_test(test_pool2d),
+        kernel_test(test_max_pool_special),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
