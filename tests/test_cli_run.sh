@@ -222,6 +222,14 @@ signals() {
   want_code 0 "saving on SIGTERM"
   want_err "stopped by SIGTERM; all 4 ranks have ended with code 0" "saving on SIGTERM"
   [ "$(grep -c saved "$work/out")" = 4 ] || fail "saving on SIGTERM: want it from every rank"
+  # who ignores it and says nothing is killed when the grace is over
+  start "${marker}deaf" -n 4 --grace 0.5 bash -c 'trap "" TERM; echo up $RANK; sleep 100'
+  up
+  kill -TERM $job
+  ends "deaf ranks" 3000
+  want_code 143 "deaf ranks"
+  want_err "all 4 ranks have ended, 4 had to be killed" "deaf ranks"
+  want_nothing_left "deaf ranks" "${marker}deaf"
   # a second Ctrl-C does not wait
   start "${marker}twice" -n 4 bash -c 'trap "" INT; echo up $RANK; while :; do sleep 0.05; done'
   up

@@ -31,6 +31,7 @@ static bool flush(ls__launch_job *job) {
         full |= ls__sink_waiting(sink) >= SINK_FULL;
         if (sink->error && !job->write_error) {
             job->write_error = sink->error;
+            job->unsettled = true;
             if (!job->signal)
                 ls__member_signal(job, SIGPIPE);
         }
@@ -77,10 +78,10 @@ static void set_tick(ls__launch_job *job, int ms) {
 
 /* Once: sends on output, meets deadlines, hears the meeting. True when that may have changed something. */
 static bool settle_once(ls__launch_job *job, int *ms) {
+    *ms = ls__member_look(job); /* first: what it orders sets deadlines */
     bool waiting = ls__job_meet_deadlines(job);
     cut_streams(job);
     bool empty = flush(job);
-    *ms = ls__member_look(job);
     if (waiting || !empty)
         *ms = TICK_MS;
     if (job->options->monitor_s > 0 && job->in_round) {
