@@ -25,7 +25,7 @@ declare -A home=(
   [status]=base [dtype]=base [random]=base
   [job]=comm [mpi]=comm [group]=comm [hook]=comm [reducer]=reducer
   [tensor]=device [ops]=autograd [model]=autograd [optimizer]=optim
-  [ddp]=parallel [local_sgd]=parallel [dataset]=data [checkpoint]=checkpoint [lockstep]=cli
+  [ddp]=parallel [dp]=parallel [local_sgd]=parallel [dataset]=data [checkpoint]=checkpoint [lockstep]=cli
 )
 
 # may ROOM OTHER: whether ROOM may include what is OTHER's

@@ -8,6 +8,7 @@
 #include <lockstep/checkpoint.h>
 #include <lockstep/dataset.h>
 #include <lockstep/ddp.h>
+#include <lockstep/dp.h>
 #include <lockstep/dtype.h>
 #include <lockstep/group.h>
 #include <lockstep/hook.h>

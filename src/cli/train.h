@@ -13,6 +13,9 @@
 /* How long the others wait for a rank that reads data, evaluates or saves, beyond the usual deadline. */
 #define LS__TRAIN_PATIENCE_S 600
 
+/* Most replicas of --strategy dp. */
+enum { LS__TRAIN_REPLICAS = 256 };
+
 /* What the command line says, with defaults filled in. Equal on all ranks. */
 typedef struct ls__train_settings {
     const char *model, *data, *out, *trace;
@@ -34,6 +37,7 @@ typedef struct ls__train_settings {
     int format; /* 0 text, 1 json */
     bool nesterov, decay_all, overwrite, profile, recompute, transport_given;
     bool keep_best, sync_checkpoints;
+    int strategy;       /* 0 ddp, 1 dp */
     bool oversubscribe; /* --oversubscribe-memory */
     bool epochs_given, steps_given, momentum_given;
 } ls__train_settings;
@@ -64,6 +68,11 @@ typedef struct ls__train_plan {
     size_t peak;       /* bytes held at most, base/usage.h */
 } ls__train_plan;
 
+/* Of --strategy dp, summed over the steps; MiB are those of the step with the most. */
+typedef struct ls__train_dp_times {
+    double replicate_ms, compute_ms, gather_ms, sent_mib, received_mib, steps;
+} ls__train_dp_times;
+
 typedef struct ls__train {
     const ls__train_settings *settings;
     ls_job *job;
@@ -81,6 +90,8 @@ typedef struct ls__train {
     ls_model *model;
     ls_ddp *ddp;         /* of the next step; with --local-sgd it belongs to `local` */
     ls_local_sgd *local; /* with --local-sgd */
+    ls_dp *dp;           /* with --strategy dp */
+    ls__train_dp_times dp_times;
     ls_optimizer *optimizer;
     ls_loader *loader;
     ls_step *step;
@@ -171,6 +182,12 @@ size_t ls__train_evaluation_unit(const ls_dataset *dataset);
 
 /* What the settings say about the optimizer. */
 ls_optimizer_options ls__train_optimizer(const ls__train_settings *settings);
+
+/* --- --strategy dp --- */
+/* All shards of the batch, on all replicas. */
+ls_status ls__train_dp_shards(ls__train *train, const ls_batch *batch);
+json_t *ls__train_dp_json(const ls__train *train); /* means of a step */
+void ls__train_dp_print(const ls__train *train);
 
 /* --- the memory plan --- */
 /* Of the job's largest rank. `process` counts what this process holds now: the data is open, the model is not

@@ -71,7 +71,9 @@ static ls_status run_step(ls__train *train, const ls_batch *batch, ls__step_reco
     if (train->scales_loss)
         LS_TRY(ls_ddp_set_loss_scale(train->ddp, train->scaler.scale));
     LS_TRY(ls_ddp_begin(train->ddp, batch->weight));
-    for (size_t s = 0; s < count; s++)
+    if (train->dp)
+        LS_TRY(ls__train_dp_shards(train, batch));
+    for (size_t s = 0; s < count && !train->dp; s++)
         LS_TRY(run_shard(train, &batch->shards[s], nth));
     if (ls__stop_asked())
         LS_TRY(ls_ddp_request_stop(train->ddp));

@@ -233,6 +233,8 @@ json_t *ls__train_summary(const ls__train *train) {
         json_object_set_new(summary, "compress", json_string(s->compress));
     if (summary && s->local_sgd)
         json_object_set_new(summary, "local_sgd", json_string(s->local_sgd));
+    if (summary && train->dp)
+        json_object_set_new(summary, "dp", ls__train_dp_json(train));
     return summary;
 }
 

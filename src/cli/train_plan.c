@@ -43,6 +43,9 @@ ls_status ls__train_plan_make(ls__train_plan *plan, const ls__train_settings *s,
     size_t sample = 1;
     for (size_t d = 0; d < request.sample_dims; d++)
         sample *= request.sample_shape[d];
+    if (s->strategy == 1) /* each other replica: parameters, gradients, activations */
+        plan->memory.communication +=
+            (shards - 1) * (2 * plan->memory.parameters + plan->memory.activations);
     plan->process = (size_t)ls__usage_held() + LOADER_BATCHES * (request.batch / ranks + 1) *
                                                    sample * sizeof(float) * (tokens ? 2 : 1);
     return LS_OK;

@@ -107,6 +107,8 @@ void ls__progress_finish(ls__progress_line *p, const ls__train *train) {
         r->val_loss, train->accuracy, r->val_accuracy, (unsigned long long)r->steps,
         r->train_seconds, r->samples_per_s, train->unit,
         (unsigned long long)ls_model_hash(train->model));
+    if (train->dp)
+        ls__train_dp_print(train);
     ls__train_plan_compare(&train->plan);
     if (train->settings->out)
         printf("saved %s/model.safetensors, metrics.jsonl, summary.json\n", train->settings->out);

@@ -176,6 +176,8 @@ static ls_status create_model(ls__train *t) {
     const char *note = ls_ddp_bits_note(t->ddp);
     if (note && t->rank == 0)
         fprintf(stderr, "lockstep train: %s\n", note);
+    if (t->settings->strategy == 1)
+        LS_TRY(ls_dp_create(&t->dp, t->ddp, t->model, t->shards));
     ls__train_loss_scale(s->loss_scale, &t->scales_loss, &t->scaler);
     ls_optimizer_options optimizer = ls__train_optimizer(s);
     optimizer.skip_nonfinite |= t->scales_loss && !t->scaler.fixed;
@@ -295,6 +297,7 @@ ls_status ls__train_run(const ls__train_settings *settings) {
     ls_step_destroy(train.step);
     free(train.profile);
     ls_optimizer_destroy(train.optimizer);
+    ls_dp_destroy(train.dp);
     if (train.local)
         ls_local_sgd_destroy(train.local);
     else

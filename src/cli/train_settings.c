@@ -60,6 +60,14 @@ static const ls__option options[] = {
      .at = offsetof(ls__train_settings, ranks),
      .fallback = "1",
      .help = "processes to train with on this machine, or auto: one for each core"},
+    {.name = "strategy",
+     .placeholder = "S",
+     .kind = LS__OPTION_CHOICE,
+     .at = offsetof(ls__train_settings, strategy),
+     .choices = "ddp|dp",
+     .fallback = "ddp",
+     .help =
+         "dp: --ranks are replicas in threads of one process, gathered on the first; to compare"},
     {.name = "shards",
      .placeholder = "N",
      .kind = LS__OPTION_INTEGER,
@@ -341,6 +349,17 @@ static int check_together(const ls__train_settings *s) {
         return ls__usage_error(&command, "--model is missing, for example --model cnn");
     if (!s->data)
         return ls__usage_error(&command, "--data is missing, for example --data fashion-mnist");
+    if (s->strategy == 1 && s->shards && s->shards != (s->ranks ? s->ranks : 1))
+        return ls__usage_error(&command,
+                               "--shards %lld: --strategy dp has one for each of --ranks %lld",
+                               (long long)s->shards, (long long)(s->ranks ? s->ranks : 1));
+    if (s->strategy == 1 &&
+        (s->local_sgd || strcmp(s->loss_scale, "off") != 0 || strcmp(s->compress, "none") != 0))
+        return ls__usage_error(
+            &command, "--strategy dp has no --local-sgd, --loss-scale or --compress; take ddp");
+    if (s->strategy == 1 && s->ranks > LS__TRAIN_REPLICAS)
+        return ls__usage_error(&command, "--ranks %lld: --strategy dp takes %d at most",
+                               (long long)s->ranks, LS__TRAIN_REPLICAS);
     if (s->shards && s->shards > s->batch_size)
         return ls__usage_error(&command, "--shards %lld is more than --batch-size %lld",
                                (long long)s->shards, (long long)s->batch_size);
@@ -404,5 +423,9 @@ bool ls__train_parse(int argc, char **argv, ls__train_settings *s, int *code) {
         return false;
     *code = ls__transport_choose(&command, s->transport_given, &s->transport) ? check_together(s)
                                                                               : LS__EXIT_USAGE;
+    if (s->strategy == 1) { /* replicas are threads of one rank, which computes a shard in each */
+        s->shards = s->ranks ? s->ranks : 1;
+        s->ranks = 1;
+    }
     return *code == 0;
 }

@@ -181,13 +181,13 @@ static ls_status open_reduction(ls_ddp *ddp, ls_step *step) {
 }
 
 /* The loss is finished before backward; so are statistics, but those ls_backward reports. */
-static ls_status take_loss(ls_ddp *ddp, const ls_step *step, ls_tensor *loss) {
+ls_status ls__ddp_take_loss(ls_ddp *ddp, const ls_model *model, const ls_step *step, float loss) {
     size_t i = ls__ddp_loss_entry(ddp), n = 1;
-    ddp->sums[0] = (float)ls_tensor_item(loss);
+    ddp->sums[0] = loss;
     ddp->nonfinite |= !isfinite(ddp->sums[0]);
     for (size_t k = 0; k < ddp->parameter_count; k++)
         if (ddp->entries[k].parameter->role == LS_STATISTIC)
-            ddp->sums[n++] = (float)ls__tape_statistic_samples(step, ddp->entries[k].parameter);
+            ddp->sums[n++] = (float)ls__tape_statistic_samples(step, model->parameters[k]);
     LS_TRY(ddp->device->table->copy(ddp->device, ls__ddp_entry_slot(ddp, i), ddp->sums,
                                     n * sizeof(float)));
     return ls__ddp_entry_done(ddp, i);
@@ -218,7 +218,7 @@ static ls_status check_shard(const ls_ddp *ddp, const char *call) {
 
 static ls_status compute_shard(ls_ddp *ddp, ls_step *step, ls_tensor *loss) {
     if (step) {
-        LS_TRY(take_loss(ddp, step, loss));
+        LS_TRY(ls__ddp_take_loss(ddp, ddp->model, step, (float)ls_tensor_item(loss)));
         if (ddp->loss_scale != 1)
             loss = ls_scale(step, loss, (float)ddp->loss_scale);
         LS_TRY(ls_backward(step, loss, on_gradient, ddp));

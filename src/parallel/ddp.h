@@ -111,6 +111,12 @@ ls_status ls__votes_cast(ls_ddp *ddp);
 /* After it: fills the tally, equal on all ranks. LS_ERR_PEER where a rank said it has failed. */
 ls_status ls__votes_count(ls_ddp *ddp, const ls_reducer_report *report);
 
+/* --- ddp.c --- */
+
+/* The present shard's loss, and the samples of each statistic, as the forward of `model` (the ddp's, or another
+ * replica of it: dp.c) left them on the tape of `step`. */
+ls_status ls__ddp_take_loss(ls_ddp *ddp, const ls_model *model, const ls_step *step, float loss);
+
 /* --- sync.c --- */
 
 /* Collective, and nothing where the model has no norm=sync. */
