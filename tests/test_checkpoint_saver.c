@@ -10,6 +10,8 @@
 
 enum { MEMORY = 5 };
 static const char SPEC[] = "mlp:64,300,10"; /* some 260 KB of state: several parts */
+static const char FILLER[] =
+    "a-folder-name-of-some-length-a-folder-name-of-some-length-a-folder-name";
 static const size_t memory_shape[] = {MEMORY};
 
 /* One rank's state and its checkpointer. */
@@ -263,6 +265,60 @@ static void a_save_that_fails_can_be_tried_again(void **state) {
     assert_int_equal(count, 2); /* steps 1 and 3 */
 }
 
+/* --- what must not go ------------------------------------------------------------------------------- */
+
+/* Rank 1 cannot take part, so the run cannot start over: what is there stays. */
+static void body_start_over(int rank, ls_job *job, void *context) {
+    const ls_checkpoint_progress progress = at_step(1);
+    ls_checkpointer *c;
+    size_t count;
+    fixture f;
+    open_fixture(&f, job, context, true);
+    CHECK_OK(ls_checkpointer_save(f.checkpointer, &progress));
+    CHECK_OK(ls_checkpointer_wait(f.checkpointer));
+    ls_checkpointer_destroy(f.checkpointer);
+    f.checkpointer = NULL;
+    const ls_checkpointer_options options = {.folder = context, .start_over = true};
+    f.items[1].per_rank = rank == 1; /* I64, which may not be */
+    CHECK(ls_checkpointer_create(&c, ls_job_world(job), &f.contents, &options) == LS_ERR_ARGUMENT);
+    CHECK_OK(ls_checkpoint_count(context, &count));
+    CHECK(count == 1);
+    CHECK_OK(ls_barrier(ls_job_world(job)));
+    f.items[1].per_rank = false;
+    CHECK_OK(ls_checkpointer_create(&c, ls_job_world(job), &f.contents, &options));
+    CHECK_OK(ls_checkpoint_count(context, &count));
+    CHECK(count == 0);
+    ls_checkpointer_destroy(c);
+    close_fixture(&f);
+}
+
+static void starting_over_waits_for_all_ranks(void **state) {
+    (void)state;
+    assert_int_equal(ranks_run(2, "shm", body_start_over, (void *)in_folder("over")), 0);
+}
+
+/* A path that does not fit: nothing is left of it, and nothing is removed that has the name cut off. */
+static void body_long(int rank, ls_job *job, void *context) {
+    const ls_checkpoint_progress progress = at_step(1);
+    char path[1200];
+    fixture f;
+    (void)rank;
+    snprintf(path, sizeof path, "%s", (const char *)context);
+    while (strlen(path) < 985) /* .step-00000001.TOKEN takes 28 more */
+        snprintf(path + strlen(path), 986 - strlen(path), "/%.200s", FILLER);
+    open_fixture(&f, job, path, true);
+    CHECK_OK(ls_checkpointer_save(f.checkpointer, &progress));
+    CHECK(ls_checkpointer_wait(f.checkpointer) == LS_ERR_ARGUMENT);
+    CHECK(strstr(ls_error_text(), "longer than 999 bytes"));
+    CHECK(rmdir(path) == 0); /* it is empty */
+    close_fixture(&f);
+}
+
+static void a_path_too_long_leaves_nothing(void **state) {
+    (void)state;
+    assert_int_equal(ranks_run(1, "shm", body_long, (void *)in_folder("long")), 0);
+}
+
 /* --- weights that were frozen ----------------------------------------------------------------------- */
 
 static void train_once(fixture *f) {
@@ -327,6 +383,8 @@ int main(void) {
         cmocka_unit_test(any_world_loads_what_four_ranks_saved),
         cmocka_unit_test(what_does_not_fit_is_refused_by_name),
         cmocka_unit_test(a_save_that_fails_can_be_tried_again),
+        cmocka_unit_test(starting_over_waits_for_all_ranks),
+        cmocka_unit_test(a_path_too_long_leaves_nothing),
         cmocka_unit_test(state_that_came_later_is_saved_too),
     };
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);

@@ -80,6 +80,17 @@ before=$(hash_of "$work/kept")
 must "$work/kept" 1 "${gpt[@]}" --resume auto
 [ "$(hash_of "$work/kept")" = "$before" ] || fail "resuming a complete run changed it"
 
+# --- back to an earlier step ----------------------------------------------------------------------
+# later ones are of a run given up: they are neither gone on from nor counted by --keep
+back=$work/back
+cp -r "$work/gpt-half" "$back"
+rm "$back/summary.json"
+must "$back" 2 "${gpt[@]}" --resume "$back/checkpoints/step-00000010" --checkpoint-every 7 --keep 2
+grep -q '1 checkpoint of later steps in .* now called old-step-N' "$back.log" || fail "no word of step 20"
+[ "$(ls "$back/checkpoints" | tr '\n' ' ')" = "latest old-step-00000020 step-00000014 step-00000021 " ] ||
+  fail "going back left $(ls "$back/checkpoints" | tr '\n' ' ')"
+[ "$(hash_of "$back")" = "$(hash_of "$work/gpt-whole")" ] || fail "going back: other bits"
+
 # --- what is passed over --------------------------------------------------------------------------
 broken=$work/broken
 cp -r "$work/gpt-half" "$broken"

@@ -111,6 +111,11 @@ LS_API bool ls_checkpointer_poll(ls_checkpointer *checkpointer, ls_checkpoint_ou
 LS_API ls_status ls_checkpointer_wait(ls_checkpointer *checkpointer);
 /* Collective. Removes all checkpoints in the folder. */
 LS_API ls_status ls_checkpointer_clear(ls_checkpointer *checkpointer);
+/* Collective, of a run that goes on from the checkpoint of `step` though there are later ones: renames those, in the
+ * folder, to old-step-N, so that they are neither found nor counted by options.keep. An old-step-N that is there
+ * is replaced. *moved: how many, on all ranks. LS_ERR_IO on all ranks: some may have been renamed. */
+LS_API ls_status ls_checkpointer_rewind(ls_checkpointer *checkpointer, uint64_t step,
+                                        size_t *moved);
 /* Collective. Fills model, optimizer and items from the checkpoint `path`, which ls_checkpoint_find gave, and
  * *progress. LS_ERR_ARGUMENT where a binding fact differs, LS_ERR_FORMAT where tensors do: the message names
  * the first. After a failure what was to be filled may be half filled. */

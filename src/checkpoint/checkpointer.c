@@ -82,8 +82,6 @@ static ls_status prepare(ls_checkpointer *c) {
         return LS_OK;
     LS_TRY(ls__folder_lock(c->folder, &c->lock));
     ls__folder_clean(c->folder);
-    if (c->options.start_over)
-        ls__folder_empty(c->folder);
     return LS_OK;
 }
 
@@ -109,6 +107,10 @@ ls_status ls_checkpointer_create(ls_checkpointer **out, ls_group *group,
     LS_TRY_OUT(ls_group_split(group, 0, c->rank, &c->group));
     LS_TRY_OUT(ls_group_set_timeout(c->group, PATIENCE_S));
     LS_TRY_OUT(ls__checkpoint_agree(c, prepare(c)));
+    /* Only now: what a rank cannot go on from must not cost the checkpoints. */
+    if (c->rank == 0 && c->options.start_over)
+        ls__folder_empty(c->folder);
+    LS_TRY_OUT(ls_barrier(c->group));
     *out = c;
     return LS_OK;
 out:
@@ -223,6 +225,19 @@ ls_status ls_checkpointer_clear(ls_checkpointer *c) {
     if (c->rank == 0)
         ls__folder_empty(c->folder);
     return ls_barrier(c->group);
+}
+
+ls_status ls_checkpointer_rewind(ls_checkpointer *c, uint64_t step, size_t *moved) {
+    if (!c || !moved)
+        return ls__fail(LS_ERR_ARGUMENT, "ls_checkpointer_rewind: an argument is NULL");
+    join(c);
+    *moved = 0;
+    ls_status status = c->rank == 0 ? ls__folder_rewind(c->folder, step, moved) : LS_OK;
+    LS_TRY(ls__checkpoint_agree(c, status));
+    uint64_t count = *moved;
+    LS_TRY(ls_broadcast(c->group, &count, sizeof count, LS_U8, 0));
+    *moved = (size_t)count;
+    return LS_OK;
 }
 
 bool ls_checkpointer_poll(ls_checkpointer *c, ls_checkpoint_outcome *outcome) {

@@ -23,7 +23,19 @@ static const char PREFIX[] = "step-", HIDDEN[] = ".step-";
 /* A run that was killed while it saved holds its lock until the disk has answered. */
 enum { LOCK_PATIENCE_S = 30 };
 
-/* mkdir -p */
+/* Brings the name of a folder that was just made to the disk. */
+static ls_status sync_parent(const char *path) {
+    const char *slash = strrchr(path, '/');
+    char *parent = !slash ? strdup(".") : strndup(path, slash == path ? 1 : (size_t)(slash - path));
+    if (!parent)
+        return ls__fail(LS_ERR_MEMORY, "%s: out of memory", path);
+    /* One that may be written and not read cannot be opened for fsync. */
+    ls_status status = access(parent, R_OK) == 0 ? ls__folder_sync(parent) : LS_OK;
+    free(parent);
+    return status;
+}
+
+/* mkdir -p, on the disk when it returns */
 static ls_status make_folder(const char *folder) {
     char *path = strdup(folder);
     if (!path)
@@ -34,7 +46,9 @@ static ls_status make_folder(const char *folder) {
         end += strcspn(end, "/");
         char kept = *end;
         *end = '\0';
-        if (*path && mkdir(path, 0777) != 0 && errno != EEXIST)
+        if (*path && mkdir(path, 0777) == 0)
+            status = sync_parent(path);
+        else if (*path && errno != EEXIST)
             status = ls__fail_errno(LS_ERR_IO, errno, "%s: cannot make the folder", folder);
         *end = kept;
     }
@@ -160,12 +174,26 @@ static void remove_tree(const char *path) {
 
 void ls__folder_remove(const char *folder, const char *path) {
     const char *name = strrchr(path, '/') + 1;
-    char *hidden = name[0] == '.' ? NULL : hidden_path(folder, name);
-    if (hidden && rename(path, hidden) == 0)
-        remove_tree(hidden);
-    else
+    if (name[0] == '.') {
         remove_tree(path);
+        return;
+    }
+    char *hidden = hidden_path(folder, strstr(name, PREFIX)); /* of old-step-N too */
+    if (hidden && rename(path, hidden) == 0)                  /* else it stays whole */
+        remove_tree(hidden);
     free(hidden);
+}
+
+/* The links may point to what is gone; the next save makes them. */
+static void remove_links(const char *folder) {
+    static const char *const links[] = {"latest", "best"};
+    for (size_t i = 0; i < 2; i++) {
+        char *path;
+        if (asprintf(&path, "%s/%s", folder, links[i]) >= 0) {
+            unlink(path);
+            free(path);
+        }
+    }
 }
 
 void ls__folder_empty(const char *folder) {
@@ -180,14 +208,40 @@ void ls__folder_empty(const char *folder) {
         free(path);
     }
     free(steps);
-    static const char *const links[] = {"latest", "best"};
-    for (size_t i = 0; i < 2; i++) {
-        char *path;
-        if (asprintf(&path, "%s/%s", folder, links[i]) >= 0) {
-            unlink(path);
-            free(path);
-        }
+    remove_links(folder);
+}
+
+/* FOLDER/step-N becomes FOLDER/old-step-N, and what has that name goes. */
+static ls_status set_aside(const char *folder, uint64_t step) {
+    char *from = ls__folder_step_path(folder, step), *to = NULL;
+    ls_status status = LS_OK;
+    if (!from || asprintf(&to, "%s/old-%s%08" PRIu64, folder, PREFIX, step) < 0) {
+        free(from);
+        return ls__fail(LS_ERR_MEMORY, "%s: no memory for the name of a checkpoint", folder);
     }
+    if (access(to, F_OK) == 0)
+        ls__folder_remove(folder, to);
+    if (rename(from, to) != 0)
+        status = ls__fail_errno(LS_ERR_IO, errno, "%s: cannot become %s", from, to);
+    free(from);
+    free(to);
+    return status;
+}
+
+ls_status ls__folder_rewind(const char *folder, uint64_t step, size_t *moved) {
+    uint64_t *steps;
+    size_t count;
+    *moved = 0;
+    LS_TRY(ls__folder_steps(folder, &steps, &count));
+    ls_status status = LS_OK;
+    while (status == LS_OK && count > 0 && steps[count - 1] > step) {
+        status = set_aside(folder, steps[--count]);
+        *moved += status == LS_OK;
+    }
+    free(steps);
+    if (*moved > 0)
+        remove_links(folder);
+    return status == LS_OK && *moved > 0 ? ls__folder_sync(folder) : status;
 }
 
 void ls__folder_clean(const char *folder) {
@@ -232,21 +286,32 @@ ls_status ls__folder_begin(const char *folder, uint64_t step, char **path) {
     return status;
 }
 
+/* Of a run that was taken back to an earlier step there is one of that name: it goes when the new one has the name, so
+ * that the step is there at every instant. File systems that cannot exchange names have an instant without it. */
+static ls_status replace(const char *folder, const char *name, const char *path) {
+    if (renameat2(AT_FDCWD, path, AT_FDCWD, name, RENAME_EXCHANGE) == 0) {
+        ls_status status = ls__folder_sync(folder);
+        if (status == LS_OK)
+            ls__folder_remove(folder, path);
+        else
+            (void)renameat2(AT_FDCWD, path, AT_FDCWD, name, RENAME_EXCHANGE);
+        return status;
+    }
+    ls__folder_remove(folder, name);
+    if (rename(path, name) != 0)
+        return ls__fail_errno(LS_ERR_IO, errno, "%s: cannot take its name", name);
+    return LS_OK;
+}
+
 ls_status ls__folder_publish(const char *folder, uint64_t step, const char *path) {
     char *name = ls__folder_step_path(folder, step);
     if (!name)
         return LS_ERR_MEMORY;
     ls_status status = ls__folder_sync(path);
-    if (status == LS_OK && rename(path, name) != 0) {
-        int error = errno;
-        /* One of that name is there, of a run that was taken back to an earlier step. */
-        if (error == ENOTEMPTY || error == EEXIST) {
-            ls__folder_remove(folder, name);
-            error = rename(path, name) == 0 ? 0 : errno;
-        }
-        if (error != 0)
-            status = ls__fail_errno(LS_ERR_IO, error, "%s: cannot take its name", name);
-    }
+    if (status == LS_OK && rename(path, name) != 0)
+        status = errno == ENOTEMPTY || errno == EEXIST
+                     ? replace(folder, name, path)
+                     : ls__fail_errno(LS_ERR_IO, errno, "%s: cannot take its name", name);
     if (status == LS_OK)
         status = ls__folder_sync(folder);
     free(name);

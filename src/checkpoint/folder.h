@@ -3,6 +3,7 @@
  *
  *     step-00001000/              a checkpoint
  *     .step-00001000.TOKEN/       one that is being written, or removed: leftovers of the dead are removed
+ *     old-step-00001500/          of a run that was taken back to an earlier step
  *     latest -> step-00001000     a link to the newest, best to the one of the lowest val_loss; for people,
  *                                 nothing here reads them */
 #ifndef LS_CHECKPOINT_FOLDER_H
@@ -20,6 +21,10 @@ void ls__folder_clean(const char *folder);
 /* Removes all checkpoints, the newest first. With the lock. */
 void ls__folder_empty(const char *folder);
 
+/* Renames all checkpoints of later steps than `step`, the newest first, to old-step-N, which nothing here reads;
+ * an older old-step-N is replaced. *moved: how many. With the lock. */
+ls_status ls__folder_rewind(const char *folder, uint64_t step, size_t *moved);
+
 /* The steps of all that is called step-N, in rising order; the caller frees *steps. A missing folder has none. */
 ls_status ls__folder_steps(const char *folder, uint64_t **steps, size_t *count);
 /* FOLDER/step-N; the caller frees it. NULL: no memory, and the error is set. */
@@ -29,7 +34,7 @@ char *ls__folder_step_path(const char *folder, uint64_t step);
 ls_status ls__folder_begin(const char *folder, uint64_t step, char **path);
 /* Brings `path`, with all its names, to the disk and gives it its name. An older one of that name is replaced. */
 ls_status ls__folder_publish(const char *folder, uint64_t step, const char *path);
-/* Removes a checkpoint, or a half one. Its name is gone first. */
+/* Removes a checkpoint, or a half one. Its name is gone first; where it cannot be renamed it stays as it is. */
 void ls__folder_remove(const char *folder, const char *path);
 /* Points the link `name` to the checkpoint of `step`. A file system without links goes without. */
 void ls__folder_link(const char *folder, const char *name, uint64_t step);

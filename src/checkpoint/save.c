@@ -20,9 +20,14 @@ static ls_status make_files(const ls_checkpointer *c, char *path, size_t size) {
     char *made;
     LS_TRY(ls__folder_begin(c->folder, c->progress.step, &made));
     bool fits = (size_t)snprintf(path, size, "%s", made) < size;
+    if (!fits) {
+        path[0] = '\0'; /* cut off, it would be somebody else's name */
+        rmdir(made);
+        ls__error_set("checkpoint: longer than %zu bytes: %s", size - 1, made);
+    }
     free(made);
     if (!fits)
-        return ls__fail(LS_ERR_ARGUMENT, "%s: longer than %zu bytes", path, size - 1);
+        return LS_ERR_ARGUMENT;
     for (size_t i = 0; i < LS__IMAGES; i++)
         if (c->images.of[i].count > 0)
             LS_TRY(ls__part_make_file(&c->images.of[i], path));

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { MOST_FACTS = 24 };
 
@@ -152,6 +153,22 @@ size_t ls__checkpoints_shards(const ls__train *train) {
     return train->checkpoints && train->checkpoints->found ? train->checkpoints->start.shards : 0;
 }
 
+/* Whoever names a checkpoint goes back to it: those of later steps must not be taken for this run's. */
+static ls_status rewind_to(ls__train *train, ls__checkpoints *c) {
+    const char *resume = train->settings->resume;
+    struct stat named, ours;
+    size_t moved;
+    if (strcmp(resume, "auto") == 0 || (stat(resume, &named) == 0 && stat(c->folder, &ours) == 0 &&
+                                        named.st_dev == ours.st_dev && named.st_ino == ours.st_ino))
+        return LS_OK; /* the newest that is whole */
+    LS_TRY(ls_checkpointer_rewind(c->checkpointer, c->start.step, &moved));
+    if (train->rank == 0 && moved > 0)
+        fprintf(stderr,
+                "lockstep train: %zu checkpoint%s of later steps in %s now called old-step-N\n",
+                moved, moved == 1 ? "" : "s", c->folder);
+    return LS_OK;
+}
+
 static ls_status load(ls__train *train, ls__checkpoints *c) {
     LS_TRY(ls_job_set_phase(train->job, "loading a checkpoint", LS__TRAIN_PATIENCE_S));
     LS_TRY(ls_checkpointer_load(c->checkpointer, c->found, &c->start));
@@ -171,7 +188,8 @@ static ls_status load(ls__train *train, ls__checkpoints *c) {
     train->result.steps = c->start.step;
     train->result.epochs = c->start.position > 0 ? c->start.epoch + 1 : c->start.epoch;
     train->result.train_loss = c->start.train_loss;
-    return ls_ddp_verify(train->ddp); /* all ranks have read the same */
+    LS_TRY(ls_ddp_verify(train->ddp)); /* all ranks have read the same */
+    return rewind_to(train, c);
 }
 
 ls_status ls__checkpoints_open(ls__train *train) {
@@ -260,7 +278,8 @@ ls_status ls__checkpoints_step(ls__train *train, const ls__step_record *record,
     const ls__train_settings *s = train->settings;
     /* equal on all ranks: the request came with the votes of this step */
     *stop = ls_ddp_votes(train->ddp)->stop > 0 && record->step < train->total_steps;
-    bool best = record->evaluated && !(record->val_loss >= c->best_loss);
+    bool best =
+        record->evaluated && isfinite(record->val_loss) && !(record->val_loss >= c->best_loss);
     if (best)
         c->best_loss = record->val_loss;
     bool due = s->checkpoint_every && record->step % (uint64_t)s->checkpoint_every == 0;

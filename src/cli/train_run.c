@@ -269,6 +269,8 @@ static ls_status run(ls__train *t) {
     t->plan.peak = (size_t)ls__usage_peak();
     LS_TRY(ls_job_set_phase(t->job, "saving", t->rank == 0 ? LS__TRAIN_PATIENCE_S : 0));
     ls_status saved = ls__checkpoints_finish(t);
+    char unsaved[1024]; /* told when all else is done */
+    snprintf(unsaved, sizeof unsaved, "%s", ls_error_text());
     if (t->output && !t->result.stopped)
         LS_TRY(ls__output_finish(t->output, t));
     /* A timeline that cannot be written does not cost the model. */
@@ -280,7 +282,7 @@ static ls_status run(ls__train *t) {
         LS_TRY(finish_profile(t));
     /* No rank ends well before the result is saved. */
     LS_TRY(ls_barrier(t->world));
-    return saved == LS_OK ? LS_OK : ls__checkpoints_finish(t);
+    return saved == LS_OK ? LS_OK : ls__fail(saved, "%s", unsaved);
 }
 
 ls_status ls__train_run(const ls__train_settings *settings) {

@@ -1,0 +1,112 @@
+/* The folder of checkpoints: a step that is saved again is there at every instant, and going back to an earlier step
+ * takes later ones out of the way without removing them. */
+#include "data_files.h"
+
+#include "checkpoint/folder.h"
+#include <fcntl.h>
+#include <sys/inotify.h>
+
+/* FOLDER/step-N with one file that holds `text`. */
+static void publish(const char *where, uint64_t step, const char *text) {
+    char *half, name[700];
+    assert_int_equal(ls__folder_begin(where, step, &half), LS_OK);
+    snprintf(name, sizeof name, "%s/file", half);
+    FILE *file = fopen(name, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+    assert_int_equal(ls__folder_publish(where, step, half), LS_OK);
+    free(half);
+}
+
+static void assert_holds(const char *where, const char *step, const char *text) {
+    char name[700], seen[32] = "";
+    snprintf(name, sizeof name, "%s/%s/file", where, step);
+    FILE *file = fopen(name, "r");
+    assert_non_null(file);
+    assert_non_null(fgets(seen, sizeof seen, file));
+    fclose(file);
+    assert_string_equal(seen, text);
+}
+
+/* Names in the folder, with hidden ones. */
+static size_t count_names(const char *where) {
+    char command[700];
+    int count = -1;
+    snprintf(command, sizeof command, "ls -A '%s' | wc -l", where);
+    FILE *pipe = popen(command, "r");
+    assert_non_null(pipe);
+    assert_int_equal(fscanf(pipe, "%d", &count), 1);
+    pclose(pipe);
+    return (size_t)count;
+}
+
+static bool can_exchange(void) {
+    const char *a = in_folder("a"), *b = in_folder("b");
+    assert_int_equal(mkdir(a, 0777), 0);
+    assert_int_equal(mkdir(b, 0777), 0);
+    return renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE) == 0;
+}
+
+static void a_step_saved_again_is_there_all_the_time(void **state) {
+    (void)state;
+    const char *where = in_folder("again");
+    char events[4096] __attribute__((aligned(8)));
+    bool exchange = can_exchange();
+    assert_int_equal(mkdir(where, 0777), 0);
+    publish(where, 1, "old");
+    int watch = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    assert_true(watch >= 0);
+    assert_true(inotify_add_watch(watch, where, IN_MOVE | IN_DELETE) >= 0);
+    publish(where, 1, "new");
+    assert_holds(where, "step-00000001", "new");
+    assert_int_equal(count_names(where), 1);
+    /* The name is taken over before it is given up. */
+    ssize_t size = read(watch, events, sizeof events);
+    uint32_t first = 0;
+    for (ssize_t at = 0; at < size && !first;) {
+        const struct inotify_event *e = (const struct inotify_event *)(const void *)(events + at);
+        if (e->len > 0 && strcmp(e->name, "step-00000001") == 0)
+            first = e->mask;
+        at += (ssize_t)(sizeof *e + e->len);
+    }
+    close(watch);
+    if (exchange)
+        assert_true(first & IN_MOVED_TO);
+    else
+        print_message("skipped: this file system cannot exchange names\n");
+}
+
+static void going_back_takes_later_steps_aside(void **state) {
+    (void)state;
+    const char *where = in_folder("back");
+    size_t moved, count;
+    uint64_t *steps;
+    assert_int_equal(mkdir(where, 0777), 0);
+    publish(where, 100, "a");
+    publish(where, 200, "b");
+    publish(where, 300, "c");
+    ls__folder_link(where, "latest", 300);
+    assert_int_equal(ls__folder_rewind(where, 100, &moved), LS_OK);
+    assert_int_equal(moved, 2);
+    assert_int_equal(ls__folder_steps(where, &steps, &count), LS_OK);
+    assert_int_equal(count, 1);
+    assert_int_equal(steps[0], 100);
+    free(steps);
+    assert_holds(where, "old-step-00000300", "c");
+    assert_int_equal(count_names(where), 3); /* and no link to what is gone */
+    /* again: the one of before is replaced */
+    publish(where, 200, "d");
+    assert_int_equal(ls__folder_rewind(where, 100, &moved), LS_OK);
+    assert_int_equal(moved, 1);
+    assert_holds(where, "old-step-00000200", "d");
+    assert_int_equal(count_names(where), 3);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_step_saved_again_is_there_all_the_time),
+        cmocka_unit_test(going_back_takes_later_steps_aside),
+    };
+    return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
+}
