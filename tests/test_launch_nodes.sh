@@ -76,9 +76,10 @@ meet_in_a_file() {
   where=(--rendezvous-file "$work/where")
   node 1 --nnodes 2 --node-rank 1 -n 1 -- sh -c "$table"
   sleep 0.3
-  node 0 --nnodes 2 --node-rank 0 -n 1 -- sh -c "$table; stat -c 'mode %a' $work/where; sleep 0.2"
+  LOCKSTEP_INTERFACE=lo node 0 --nnodes 2 --node-rank 0 -n 1 -- sh -c "$table; stat -c 'mode %a' $work/where; sleep 0.2"
   want_codes "meet in a file" 0 0 1
   says 0 "mode 600" "meet in a file"
+  says 0 "a loopback address, which other machines cannot reach" "meet in a file"
   says 1 "table 1 2 0 1 1 2" "meet in a file"
   [ ! -e "$work/where" ] || fail "meet in a file: it is left"
   # what others can read is refused, and what is no such file; a file that is late is waited for
@@ -89,7 +90,29 @@ meet_in_a_file() {
   code_of 1
   [ "$code" = 4 ] || fail "open file: code $code"
   says 1 "is not a file of this user with mode 0600" "open file"
+  mkfifo -m 600 "$work/pipe" # nobody ever writes there
+  where=(--rendezvous-file "$work/pipe")
+  node 1 --nnodes 2 --node-rank 1 --join-timeout 1 -n 1 true
+  code_of 1
+  [ "$code" = 4 ] || fail "a pipe as the file: code $code"
+  says 1 "is not a file of this user with mode 0600" "a pipe as the file"
   where=(--rendezvous "127.0.0.1:$port")
+}
+
+# The file of an earlier job, whose port somebody else has by now: ranks read it again until theirs is there.
+stale_file() {
+  local old=(env LOCKSTEP_RENDEZVOUS_FILE="$work/stale" WORLD_SIZE=2 timeout 30 "$lockstep" bench barrier --iterations 20)
+  node 0 --nnodes 2 --node-rank 0 --join-timeout 20 -n 1 true # another job's launcher, with another token
+  sleep 0.3
+  (umask 077 && printf '127.0.0.1:%d\nsecret\n' "$port" >"$work/stale")
+  SLURM_LAUNCH_NODE_IPADDR=127.0.0.1 RANK=1 "${old[@]}" >"$work/node2" 2>&1 &
+  launcher[2]=$!
+  sleep 0.5
+  SLURM_LAUNCH_NODE_IPADDR=127.0.0.1 RANK=0 "${old[@]}" >"$work/node1" 2>&1 &
+  launcher[1]=$!
+  want_codes "stale file" 0 1 2
+  kill "$(pid_of 0)"
+  want_codes "stale file: the other job" 143 0
 }
 
 wrong() {
@@ -159,6 +182,12 @@ a_rank_fails() {
     says 1 "rank $who (host $(hostname), pid " "rank $who fails"
     want_nothing_left "rank $who fails" "$marker-fail"
   done
+  # code 4 tells of somebody else's end: of two that end together on another machine the other one is the cause
+  node 0 --nnodes 2 --node-rank 0 -n 1 -- sleep 60
+  node 1 --nnodes 2 --node-rank 1 -n 2 -- sh -c \
+    ': >"$0.$RANK"; while [ ! -e "$0.1" ] || [ ! -e "$0.2" ]; do :; done; [ $RANK = 1 ] && exit 4; sleep 0.02; exit 7' "$work/both"
+  want_codes "two fail together" 7 0 1
+  says 0 "rank 2 (host $(hostname), pid " "two fail together"
   # its consequences on the other machine are not taken for the cause
   for i in 0 1; do
     LOCKSTEP_HOST_ID= node $i --nnodes 2 --node-rank $i -n 1 -- "$build/tests/program_ranks" loop "$work/mark"
@@ -249,7 +278,7 @@ elastic() {
   want_nothing_left elastic "$marker-elastic"
 }
 
-for test in meet meet_in_a_file wrong contradictions a_rank_fails a_launcher_dies stops restarts elastic; do
+for test in meet meet_in_a_file stale_file wrong contradictions a_rank_fails a_launcher_dies stops restarts elastic; do
   [ $# -lt 2 ] || [ "$2" = $test ] || continue
   begin=$(now_ms)
   before=$failures

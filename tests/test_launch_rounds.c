@@ -62,7 +62,7 @@ static void start(int min, int max, int restarts, int nodes) {
 
 static void end_members(void) {
     for (int i = 0; i < rounds.members; i++)
-        ls__rounds_ended(&rounds, rounds.member[i]);
+        ls__rounds_ended(&rounds, rounds.member[i], false);
 }
 
 static void members_are(const char *text) {
@@ -78,7 +78,7 @@ static void members_are(const char *text) {
 static void test_one_node_needs_nobody(void **state) {
     (void)state;
     start(1, 1, 0, 1);
-    ls__rounds_ended(&rounds, 0);
+    ls__rounds_ended(&rounds, 0, false);
     is_over(LS__WHY_DONE);
 }
 
@@ -96,7 +96,6 @@ static void test_waits_for_all(void **state) {
 static void test_too_few_come(void **state) {
     (void)state;
     open_rounds(2, 3, 5);
-    assert_int_equal(ls__rounds_due(&rounds), now + JOIN);
     now += JOIN - 1;
     wants(LS__ORDER_NONE);
     now++;
@@ -108,7 +107,6 @@ static void test_waits_a_moment_for_more_than_enough(void **state) {
     open_rounds(2, 3, 0);
     ls__rounds_join(&rounds, 1, -1, now);
     wants(LS__ORDER_NONE);
-    assert_int_equal(ls__rounds_due(&rounds), now + SETTLE);
     now += SETTLE;
     wants(LS__ORDER_START);
     members_are("0 1 ");
@@ -157,7 +155,7 @@ static void test_more_than_max_wait(void **state) {
     wants(LS__ORDER_NONE); /* the job is full */
     ls__rounds_gone(&rounds, 1);
     wants(LS__ORDER_END);
-    ls__rounds_ended(&rounds, 0);
+    ls__rounds_ended(&rounds, 0, false);
     wants(LS__ORDER_START);
     members_are("0 2 ");
 }
@@ -167,10 +165,10 @@ static void test_more_than_max_wait(void **state) {
 static void test_all_end_well(void **state) {
     (void)state;
     start(3, 3, 2, 3);
-    ls__rounds_ended(&rounds, 1);
-    ls__rounds_ended(&rounds, 0);
+    ls__rounds_ended(&rounds, 1, false);
+    ls__rounds_ended(&rounds, 0, false);
     wants(LS__ORDER_NONE);
-    ls__rounds_ended(&rounds, 2);
+    ls__rounds_ended(&rounds, 2, false);
     is_over(LS__WHY_DONE);
     ls__rounds_signal(&rounds, SIGTERM); /* too late */
     wants(LS__ORDER_NONE);
@@ -209,13 +207,13 @@ static void test_a_fixed_job_loses_a_node(void **state) {
     start(2, 2, 0, 2);
     ls__rounds_gone(&rounds, 1);
     wants(LS__ORDER_END);
-    ls__rounds_ended(&rounds, 0);
+    ls__rounds_ended(&rounds, 0, false);
     is_over(LS__WHY_LOST);
     /* with a restart left it waits for the node to come back */
     start(2, 2, 1, 2);
     ls__rounds_gone(&rounds, 1);
     wants(LS__ORDER_END);
-    ls__rounds_ended(&rounds, 0);
+    ls__rounds_ended(&rounds, 0, false);
     wants(LS__ORDER_NONE);
     assert_int_equal(rounds.phase, LS__GATHERING);
     ls__rounds_join(&rounds, 1, -1, now);
@@ -224,7 +222,7 @@ static void test_a_fixed_job_loses_a_node(void **state) {
     /* but not for ever */
     ls__rounds_gone(&rounds, 1);
     wants(LS__ORDER_END);
-    ls__rounds_ended(&rounds, 0);
+    ls__rounds_ended(&rounds, 0, false);
     is_over(LS__WHY_LOST);
 }
 
@@ -233,9 +231,9 @@ static void test_an_elastic_job_loses_a_node_and_gets_it_back(void **state) {
     start(2, 3, 0, 3);
     ls__rounds_gone(&rounds, 2);
     wants(LS__ORDER_END);
-    ls__rounds_ended(&rounds, 0);
+    ls__rounds_ended(&rounds, 0, false);
     wants(LS__ORDER_NONE);
-    ls__rounds_ended(&rounds, 1);
+    ls__rounds_ended(&rounds, 1, false);
     wants(LS__ORDER_START); /* at once: nobody is waited for */
     members_are("0 1 ");
     assert_int_equal(rounds.restarts, 0);
@@ -251,7 +249,7 @@ static void test_below_the_minimum_it_waits(void **state) {
     start(2, 3, 0, 2);
     ls__rounds_gone(&rounds, 1);
     wants(LS__ORDER_END);
-    ls__rounds_ended(&rounds, 0);
+    ls__rounds_ended(&rounds, 0, false);
     wants(LS__ORDER_NONE);
     now += JOIN - 1;
     ls__rounds_join(&rounds, 7, -1, now);
@@ -259,7 +257,7 @@ static void test_below_the_minimum_it_waits(void **state) {
     members_are("0 7 ");
     ls__rounds_gone(&rounds, 7);
     wants(LS__ORDER_END);
-    ls__rounds_ended(&rounds, 0);
+    ls__rounds_ended(&rounds, 0, false);
     wants(LS__ORDER_NONE);
     now += JOIN;
     is_over(LS__WHY_FEW);
@@ -286,10 +284,10 @@ static void test_a_node_leaves(void **state) {
 static void test_a_node_is_gone_after_its_ranks_ended(void **state) {
     (void)state;
     start(2, 2, 0, 2);
-    ls__rounds_ended(&rounds, 1);
+    ls__rounds_ended(&rounds, 1, false);
     ls__rounds_gone(&rounds, 1);
     wants(LS__ORDER_NONE);
-    ls__rounds_ended(&rounds, 0);
+    ls__rounds_ended(&rounds, 0, false);
     is_over(LS__WHY_DONE);
 }
 
@@ -315,8 +313,8 @@ static void test_a_death_hurries_an_agreed_stop(void **state) {
         else
             ls__rounds_failed(&rounds, 1);
         wants(LS__ORDER_END);
-        ls__rounds_ended(&rounds, 0);
-        ls__rounds_ended(&rounds, 1);
+        ls__rounds_ended(&rounds, 0, false);
+        ls__rounds_ended(&rounds, 1, false);
         if (how) {
             wants(LS__ORDER_START);
             members_are("0 2 ");
@@ -353,7 +351,7 @@ static void test_all_but_one_die_while_stopping(void **state) {
     ls__rounds_gone(&rounds, 2);
     ls__rounds_gone(&rounds, 3);
     wants(LS__ORDER_NONE);
-    ls__rounds_ended(&rounds, 0);
+    ls__rounds_ended(&rounds, 0, false);
     wants(LS__ORDER_START);
     members_are("0 ");
 }
@@ -368,6 +366,57 @@ static void test_a_signal_while_stopping_for_a_restart(void **state) {
     end_members();
     is_over(LS__WHY_SIGNAL);
     assert_int_equal(rounds.restarts, 0);
+}
+
+/* A node comes (or leaves) while the last ranks end by themselves: what is finished does not start again. */
+static void test_a_newcomer_finds_the_job_done(void **state) {
+    (void)state;
+    for (int leaves = 0; leaves < 2; leaves++) {
+        for (int cut = 0; cut < 2; cut++) {
+            start(1, 3, 0, 2);
+            ls__rounds_ended(&rounds, 0, true);
+            if (leaves)
+                ls__rounds_leave(&rounds, 1);
+            else
+                ls__rounds_join(&rounds, 2, -1, now);
+            wants(LS__ORDER_AGREE);
+            ls__rounds_ended(&rounds, 1, !cut);
+            if (cut)
+                wants(LS__ORDER_START);
+            else
+                is_over(LS__WHY_DONE);
+        }
+    }
+    /* what one round left undone says nothing about the next one */
+    ls__rounds_open(&rounds, 1, 3, 0, JOIN, SETTLE, now);
+    start(1, 3, 0, 1);
+    ls__rounds_join(&rounds, 1, -1, now);
+    wants(LS__ORDER_AGREE);
+    ls__rounds_ended(&rounds, 0, false);
+    wants(LS__ORDER_START);
+    ls__rounds_join(&rounds, 2, -1, now);
+    wants(LS__ORDER_AGREE);
+    ls__rounds_ended(&rounds, 0, true);
+    ls__rounds_ended(&rounds, 1, true);
+    is_over(LS__WHY_DONE);
+}
+
+static void test_who_does_not_end_is_late(void **state) {
+    (void)state;
+    start(2, 2, 0, 2);
+    now += JOIN;
+    assert_false(ls__rounds_is_late(&rounds, 1, 10, now)); /* nobody asked it to */
+    ls__rounds_signal(&rounds, SIGTERM);
+    wants(LS__ORDER_AGREE);
+    ls__rounds_ended(&rounds, 0, false);
+    now += 10;
+    assert_false(ls__rounds_is_late(&rounds, 1, 10, now));
+    now++;
+    assert_true(ls__rounds_is_late(&rounds, 1, 10, now));
+    assert_false(ls__rounds_is_late(&rounds, 0, 10, now));
+    ls__rounds_gone(&rounds, 1);
+    assert_int_equal(next(), LS__ORDER_END);
+    is_over(LS__WHY_SIGNAL);
 }
 
 /* Whatever happens in whatever order: every order is answered by an end, and a job whose nodes all die is over. */
@@ -395,7 +444,7 @@ static void test_any_order_of_events(void **state) {
                 ls__rounds_failed(&rounds, node);
                 break;
             case 5:
-                ls__rounds_ended(&rounds, node);
+                ls__rounds_ended(&rounds, node, false);
                 break;
             case 6:
                 if (node && rounds.node[node].present)
@@ -416,7 +465,7 @@ static void test_any_order_of_events(void **state) {
         for (int i = 0; i < 20 && rounds.phase != LS__OVER; i++) {
             while (next() != LS__ORDER_NONE)
                 continue;
-            ls__rounds_ended(&rounds, 0);
+            ls__rounds_ended(&rounds, 0, false);
             now += JOIN;
         }
         if (rounds.phase != LS__OVER)
@@ -447,6 +496,8 @@ int main(void) {
         cmocka_unit_test(test_the_newcomer_dies_before_it_is_in),
         cmocka_unit_test(test_all_but_one_die_while_stopping),
         cmocka_unit_test(test_a_signal_while_stopping_for_a_restart),
+        cmocka_unit_test(test_a_newcomer_finds_the_job_done),
+        cmocka_unit_test(test_who_does_not_end_is_late),
         cmocka_unit_test(test_any_order_of_events),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -100,6 +100,12 @@ void ls__job_rank_exited(ls__rank *rank) {
     begin_ending(job, rank);
 }
 
+double ls__job_longest_grace(const ls__launch_options *options) {
+    double grace = options->grace_s > 0 ? options->grace_s : GRACE_S;
+    double fail = options->fail_grace_s > 0 ? options->fail_grace_s : FAIL_GRACE_S;
+    return grace > fail ? grace : fail;
+}
+
 void ls__job_stop_ranks(ls__launch_job *job, int signal_number) {
     bool unread =
         signal_number == SIGPIPE; /* nobody reads what they write: no reason to wait for it */
@@ -110,7 +116,7 @@ void ls__job_stop_ranks(ls__launch_job *job, int signal_number) {
     ls__job_signal_all(job, sent);
     ls__job_signal_all(job, SIGCONT); /* a stopped process sees the other one only then */
     for (int i = 0; i < job->started; i++) {
-        if (has_processes(&job->ranks[i]))
+        if (job->ranks[i].pid && !job->ranks[i].exited)
             job->ranks[i].signal_sent = sent;
     }
     if (!job->kill_ns || deadline < job->kill_ns)

@@ -105,6 +105,8 @@ void ls__job_stop_ranks(ls__launch_job *job, int signal_number);
 void ls__job_end_ranks(ls__launch_job *job);
 /* The user asks again: at once, and without the rest of their output. */
 void ls__job_kill_ranks(ls__launch_job *job);
+/* Seconds that ranks may take to end in either way. */
+double ls__job_longest_grace(const ls__launch_options *options);
 /* Sends to every rank's process group. */
 void ls__job_signal_all(ls__launch_job *job, int signal_number);
 /* Looks at the clock; true while some deadline is still to come. */

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { READ_BYTES = 64 << 10, LONGEST_LINE = 32 << 20 };
 static const double BEAT_S = 0.5;
@@ -14,6 +15,7 @@ struct ls__link {
     const ls__link_calls *calls;
     void *context;
     bool closing;
+    bool unsent; /* a message could not be sent: the link is lost */
     uint64_t heard_ns, beat_ns;
     char *line; /* what has come of it */
     size_t bytes, capacity;
@@ -114,8 +116,10 @@ static void on_read(uv_stream_t *stream, ssize_t bytes, const uv_buf_t *buffer) 
 
 ls__link *ls__link_open(uv_loop_t *loop, int fd, const ls__link_calls *calls, void *context) {
     ls__link *link = calloc(1, sizeof *link);
-    if (!link)
+    if (!link) {
+        close(fd);
         return NULL;
+    }
     link->calls = calls;
     link->context = context;
     link->heard_ns = ls__now_ns();
@@ -123,9 +127,11 @@ ls__link *ls__link_open(uv_loop_t *loop, int fd, const ls__link_calls *calls, vo
     uv_timer_init(loop, &link->timer);
     link->handles = 2;
     link->tcp.data = link->timer.data = link;
-    if (uv_tcp_open(&link->tcp, fd) == 0 &&
-        uv_read_start((uv_stream_t *)&link->tcp, on_alloc, on_read) == 0)
+    bool taken = uv_tcp_open(&link->tcp, fd) == 0;
+    if (taken && uv_read_start((uv_stream_t *)&link->tcp, on_alloc, on_read) == 0)
         return link;
+    if (!taken)
+        close(fd);
     shut(link);
     return NULL;
 }
@@ -143,19 +149,24 @@ static void put(ls__link *link, char *text, size_t bytes) {
     letter *l = text ? calloc(1, sizeof *l) : NULL;
     uv_buf_t buffer = uv_buf_init(text, (unsigned)bytes);
     if (!l) {
+        link->unsent = true;
         free(text);
         return;
     }
     l->text = text;
     if (uv_write(&l->request, (uv_stream_t *)&link->tcp, &buffer, 1, on_written) != 0) {
+        link->unsent = true;
         free(l->text);
         free(l);
     }
 }
 
 void ls__link_send(ls__link *link, json_t *message) {
-    char *text = link && !link->closing ? json_dumps(message, JSON_COMPACT) : NULL;
+    bool open = link && !link->closing && !link->unsent;
+    char *text = open && message ? json_dumps(message, JSON_COMPACT) : NULL;
     json_decref(message);
+    if (open && !text)
+        link->unsent = true;
     if (!text)
         return;
     size_t bytes = strlen(text);
@@ -168,6 +179,10 @@ void ls__link_look(ls__link *link) {
     char why[80];
     if (link->closing)
         return;
+    if (link->unsent) {
+        lose(link, "no memory for a message to it");
+        return;
+    }
     if (now >= link->beat_ns) {
         link->beat_ns = ls__deadline_ns(BEAT_S);
         put(link, strdup("\n"), 1);

@@ -20,11 +20,12 @@ typedef struct ls__link_calls {
     void (*gone)(void *context, const char *why);
 } ls__link_calls;
 
-/* Takes `fd`. NULL: no memory. */
+/* Takes `fd`, also where it fails. NULL: no memory, or no connection that can be watched. */
 ls__link *ls__link_open(uv_loop_t *loop, int fd, const ls__link_calls *calls, void *context);
-/* Drops the reference to `message`. Nothing happens where the link is closing. */
+/* Drops the reference to `message`. Nothing happens where the link is closing. Without memory for it the link is lost:
+ * the next ls__link_look says so, for the other side must not wait for what it will never hear. */
 void ls__link_send(ls__link *link, json_t *message);
-/* Sends a beat when one is due, and ends a link that is silent: call it a few times a second. */
+/* Sends a beat when one is due, and ends a link that is silent or lost: call it a few times a second. */
 void ls__link_look(ls__link *link);
 /* Nothing is called back any more. `deliver`: what was sent still leaves, for a second at most. */
 void ls__link_close(ls__link *link, bool deliver);

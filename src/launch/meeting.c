@@ -20,7 +20,8 @@ typedef struct node {
     char host[LS__CALLER_HOST_BYTES];
     int64_t pid;
     int ranks;
-    int wanted; /* --node-rank, -1: none */
+    int wanted;  /* --node-rank, -1: none */
+    int grace_s; /* that its ranks may take to end, at most */
 
     /* the round under way */
     int number, first_rank;
@@ -41,12 +42,15 @@ struct ls__meeting {
     int world;
     char cannot[600]; /* why a node could not start its ranks */
     char missing[400];
+    uint64_t tell_ns; /* when that nobody can be let in may be said again */
 };
 
 /* A rank with code 4 tells of somebody else's end: a machine that is gone is known by then. */
 #define HOLD_S (LS__LINK_SILENCE_S + 1)
 
-static const double JOIN_S = 300, SETTLE_S = 3;
+/* LATE_S beyond its grace a node that has not ended its ranks counts as gone: killed ranks are gone at once, and what
+ * they wrote has long been read. */
+static const double JOIN_S = 300, SETTLE_S = 3, LATE_S = 30, TELL_S = 10;
 
 /* --- nodes ----------------------------------------------------------------------------------------- */
 
@@ -135,6 +139,7 @@ static void take_hello(node *n, const json_t *message) {
     int max = (int)ls__wire_number(message, "max_nodes", 0, LS__ROUNDS_NODES);
     n->ranks = (int)ls__wire_number(message, "ranks", 0, LS__LAUNCH_MOST_RANKS);
     n->wanted = (int)ls__wire_number(message, "node_rank", -1, LS__ROUNDS_NODES - 1);
+    n->grace_s = (int)ls__wire_number(message, "grace_s", 0, 1000000);
     node *other = same_number(m, n);
     if (min != m->rounds.min || max != m->rounds.max || n->ranks < 1) {
         snprintf(why, sizeof why,
@@ -163,13 +168,29 @@ static void take_hello(node *n, const json_t *message) {
                 n->host, n->ranks, ls__rounds_count(&m->rounds), m->rounds.max);
 }
 
+/* The first failure among its ranks, as it sees it. */
+static void take_first(node *n, const json_t *message) {
+    int64_t rank = ls__wire_number(message, "rank", -1, n->meeting->world - 1);
+    if (rank < n->first_rank || rank >= n->first_rank + n->ranks)
+        return;
+    n->first = (int)rank;
+    n->likelihood = ls__wire_number(message, "code", 0, 1024) == LS__EXIT_RANKS ? 0 : 1;
+}
+
+/* A failure that was held as a consequence has come out as a cause. */
+static void release_cause(node *n) {
+    if (!n->held || n->likelihood == 0)
+        return;
+    n->held = false;
+    ls__rounds_failed(&n->meeting->rounds, n->index);
+}
+
 static void take_failed(node *n, const json_t *message) {
     ls__meeting *m = n->meeting;
     if (!m->in_round || !m->rounds.node[n->index].member || n->failed_ns)
         return;
     n->failed_ns = ls__now_ns();
-    n->first = (int)ls__wire_number(message, "rank", -1, m->world - 1);
-    n->likelihood = ls__wire_number(message, "code", 0, 1024) == LS__EXIT_RANKS ? 0 : 1;
+    take_first(n, message);
     if (n->first < 0) {
         char why[400];
         ls__wire_text(message, "cannot", why, sizeof why);
@@ -188,7 +209,10 @@ static void take_ended(node *n, const json_t *message) {
         return;
     json_decref(n->ends);
     n->ends = json_incref((json_t *)message);
-    ls__rounds_ended(&m->rounds, n->index);
+    if (n->first >= 0) /* a likelier one may have ended a moment after it was told of */
+        take_first(n, message);
+    release_cause(n);
+    ls__rounds_ended(&m->rounds, n->index, ls__wire_ends_are_done(message, n->ranks));
 }
 
 static void take_leave(node *n, const json_t *message) {
@@ -226,6 +250,8 @@ static void seat(ls__meeting *m, const ls__caller *caller) {
     if (!link) {
         fprintf(stderr, "%s: no place for the launcher of host %s\n", m->job->command,
                 caller->host);
+        if (!n)
+            close(caller->fd);
         return;
     }
     forget(n);
@@ -287,6 +313,8 @@ static void start_round(ls__meeting *m) {
         theirs.first_rank = n->first_rank;
         ls__link_send(n->link, ls__wire_from_plan(&theirs));
     }
+    for (int i = 1; i < m->rounds.members && status != LS_OK; i++) /* they were told of nothing */
+        ls__rounds_ended(&m->rounds, m->rounds.member[i], false);
     plan.node = plan.first_rank = 0;
     if (status != LS_OK)
         plan.ranks = 0; /* which the member takes for the error it is */
@@ -469,11 +497,29 @@ static void look_at_links(ls__meeting *m) {
     }
 }
 
+/* Silent though the connection lives: its ranks cannot be ended, or it was never told. */
+static void give_up_late_nodes(ls__meeting *m) {
+    uint64_t now = ls__now_ns();
+    for (int i = 1; i < LS__ROUNDS_NODES; i++) {
+        node *n = &m->node[i];
+        double allowed_s = n->grace_s + LATE_S;
+        char why[100];
+        if (!n->link || !ls__rounds_is_late(&m->rounds, i, (uint64_t)(allowed_s * 1e9), now))
+            continue;
+        snprintf(why, sizeof why, "its ranks have not ended within %g s", allowed_s);
+        ls__link_close(n->link, true);
+        node_gone(n, why);
+    }
+}
+
 static void let_in(ls__meeting *m) {
     ls__caller caller;
     for (;;) {
         if (ls__rendezvous_accept(m->rendezvous, &caller) != LS_OK) {
-            fprintf(stderr, "%s: %s\n", m->job->command, ls_error_text());
+            if (ls__now_ns() >= m->tell_ns) {
+                fprintf(stderr, "%s: %s\n", m->job->command, ls_error_text());
+                m->tell_ns = ls__deadline_ns(TELL_S);
+            }
             return;
         }
         if (caller.fd < 0)
@@ -490,6 +536,7 @@ int ls__meeting_look(ls__launch_job *job) {
     if (m->rendezvous) {
         let_in(m);
         look_at_links(m);
+        give_up_late_nodes(m);
     }
     if (m->in_round)
         release_held(m);
@@ -539,6 +586,16 @@ void ls__meeting_failed(ls__launch_job *job) {
         ls__rounds_failed(&job->meeting->rounds, 0);
 }
 
+/* Each rank ended by itself, with code 0. */
+static bool all_done(const ls__launch_job *job) {
+    bool done = job->started == job->plan.ranks;
+    for (int i = 0; i < job->started; i++) {
+        const ls__rank *rank = &job->ranks[i];
+        done = done && rank->exited && !rank->exit_code && !rank->signal && !rank->signal_sent;
+    }
+    return done;
+}
+
 void ls__meeting_ended(ls__launch_job *job) {
     node *n = &job->meeting->node[0];
     if (job->first_failure >= 0) { /* a likelier one may have ended a moment later */
@@ -546,7 +603,8 @@ void ls__meeting_ended(ls__launch_job *job) {
         n->first = rank->number;
         n->likelihood = !rank->signal && rank->exit_code == LS__EXIT_RANKS ? 0 : 1;
     }
-    ls__rounds_ended(&job->meeting->rounds, 0);
+    release_cause(n);
+    ls__rounds_ended(&job->meeting->rounds, 0, all_done(job));
 }
 
 ls_status ls__meeting_open(ls__launch_job *job, ls__rendezvous *rendezvous) {

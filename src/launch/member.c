@@ -58,6 +58,7 @@ static void say_hello(ls__member *m) {
     ls__wire_put_number(message, "max_nodes", options->max_nodes);
     ls__wire_put_number(message, "ranks", options->ranks);
     ls__wire_put_number(message, "node_rank", options->has_node_rank ? options->node_rank : -1);
+    ls__wire_put_number(message, "grace_s", (int64_t)ls__job_longest_grace(options) + 1);
     ls__link_send(m->link, message);
 }
 
@@ -75,7 +76,8 @@ static void after_call(uv_work_t *work, int status) {
     }
     if (!m->link && !job->over) {
         job->status = m->status != LS_OK ? m->status : LS_ERR_MEMORY;
-        snprintf(job->error, sizeof job->error, "%s", m->error);
+        snprintf(job->error, sizeof job->error, "%s",
+                 *m->error ? m->error : "no memory for the connection to the launcher to meet");
         ls__member_over(job, LS__EXIT_FAILURE);
     }
     ls__job_settle(job);
@@ -123,7 +125,9 @@ static void on_gone(void *context, const char *why) {
 static void take_over(ls__member *m, const json_t *message) {
     ls__launch_job *job = m->job;
     char why[600];
-    int code = (int)ls__wire_number(message, "code", 0, 255);
+    int code = (int)ls__wire_number(message, "code", -1, 255);
+    if (code < 0) /* nobody said that the job went well */
+        code = LS__EXIT_FAILURE;
     ls__wire_text(message, "why", why, sizeof why);
     if (*why)
         fprintf(stderr, "%s: %s (told by the launcher at %s)\n", job->command, why,
@@ -135,14 +139,29 @@ static void take_over(ls__member *m, const json_t *message) {
     ls__member_over(job, code);
 }
 
+/* The meeting waits for ranks that will not be there: leaving tells it so. */
+static void give_up(ls__member *m) {
+    ls__launch_job *job = m->job;
+    fprintf(stderr,
+            "%s: the launcher at %s sent a round that cannot be started here; leaving the job\n",
+            job->command, ls__rendezvous_where(m->rendezvous));
+    if (job->in_round) {
+        job->ending = true;
+        ls__job_end_ranks(job);
+    }
+    ls__member_over(job, LS__EXIT_FAILURE);
+}
+
 static void take_start(ls__member *m, const json_t *message) {
     ls__plan plan;
-    if (m->job->in_round || !ls__wire_to_plan(message, &plan))
+    bool good = !m->job->in_round && ls__wire_to_plan(message, &plan) &&
+                ls__rendezvous_token(m->rendezvous, plan.nonce, plan.token);
+    if (!good) {
+        give_up(m);
         return;
+    }
     plan.ranks = m->job->options->ranks;
     memcpy(plan.address, m->address, sizeof plan.address);
-    if (!ls__rendezvous_token(m->rendezvous, plan.nonce, plan.token))
-        return;
     ls__member_start(m->job, &plan);
 }
 

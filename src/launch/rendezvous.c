@@ -127,12 +127,25 @@ static ls_status make_token(ls__rendezvous *r) {
     return take_token(r, token);
 }
 
+/* /etc/hosts often has 127.0.1.1 for the machine's own name. Who writes a loopback address himself means it. */
+static void warn_of_loopback(const ls__rendezvous *r) {
+    bool meant = strncmp(r->host, "127.", 4) == 0 || strcmp(r->host, "localhost") == 0 ||
+                 strchr(r->host, ':');
+    if (meant || r->options->max_nodes < 2 || !ls__tcp_address_is_loopback(&r->address))
+        return;
+    fprintf(stderr,
+            "%s: the rendezvous is at %s, a loopback address, which other machines cannot reach; "
+            "name an address of this machine with --rendezvous or LOCKSTEP_INTERFACE\n",
+            r->command, r->where);
+}
+
 static ls_status publish(ls__rendezvous *r, bool own_token) {
     const ls__launch_options *options = r->options;
     if (options->rendezvous_file) {
         LS_TRY(ls__meet_file_write(options->rendezvous_file, r->where, own_token ? r->token : ""));
         r->wrote_file = true;
     }
+    warn_of_loopback(r);
     if (r->port == 0)
         fprintf(stderr, "%s: rendezvous at %s\n", r->command, r->where);
     return LS_OK;

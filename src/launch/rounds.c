@@ -65,9 +65,11 @@ void ls__rounds_failed(ls__rounds *rounds, int node) {
     stop_for(rounds, LS__WHY_FAILED);
 }
 
-void ls__rounds_ended(ls__rounds *rounds, int node) {
-    if (rounds->node[node].member)
-        rounds->node[node].ended = true;
+void ls__rounds_ended(ls__rounds *rounds, int node, bool done) {
+    if (!rounds->node[node].member)
+        return;
+    rounds->node[node].ended = true;
+    rounds->cut |= !done;
 }
 
 void ls__rounds_leave(ls__rounds *rounds, int node) {
@@ -138,7 +140,7 @@ static ls__order gather(ls__rounds *rounds, uint64_t now) {
     rounds->round++;
     rounds->phase = LS__RUNNING;
     rounds->why = LS__WHY_NONE;
-    rounds->broken = false;
+    rounds->broken = rounds->cut = false;
     rounds->given = LS__ORDER_START;
     return LS__ORDER_START;
 }
@@ -152,9 +154,10 @@ static bool all_ended(const ls__rounds *rounds) {
     return true;
 }
 
-static ls__order run(ls__rounds *rounds) {
+static ls__order run(ls__rounds *rounds, uint64_t now) {
     if (rounds->why != LS__WHY_NONE) {
         rounds->phase = LS__STOPPING;
+        rounds->stopping_ns = now;
         return LS__ORDER_NONE;
     }
     return all_ended(rounds) ? end_job(rounds, LS__WHY_DONE) : LS__ORDER_NONE;
@@ -183,6 +186,9 @@ static ls__order stop(ls__rounds *rounds, uint64_t now) {
     }
     if (!all_ended(rounds))
         return LS__ORDER_NONE;
+    /* Who came or left while the last ranks ended by themselves is too late: the program is finished. */
+    if (!rounds->cut && (rounds->why == LS__WHY_GROW || rounds->why == LS__WHY_LEAVE))
+        return end_job(rounds, LS__WHY_DONE);
     if (!goes_on(rounds))
         return end_job(rounds, rounds->why);
     rounds->phase = LS__GATHERING;
@@ -198,7 +204,7 @@ ls__order ls__rounds_next(ls__rounds *rounds, uint64_t now) {
         if (before == LS__GATHERING)
             order = gather(rounds, now);
         else if (before == LS__RUNNING)
-            order = run(rounds);
+            order = run(rounds, now);
         else if (before == LS__STOPPING)
             order = stop(rounds, now);
         if (order != LS__ORDER_NONE || rounds->phase == before)
@@ -206,9 +212,8 @@ ls__order ls__rounds_next(ls__rounds *rounds, uint64_t now) {
     }
 }
 
-uint64_t ls__rounds_due(const ls__rounds *rounds) {
-    if (rounds->phase != LS__GATHERING)
-        return UINT64_MAX;
-    return rounds->settle_until < rounds->gather_until ? rounds->settle_until
-                                                       : rounds->gather_until;
+bool ls__rounds_is_late(const ls__rounds *rounds, int node, uint64_t allowed_ns, uint64_t now) {
+    const ls__rounds_node *n = &rounds->node[node];
+    return rounds->phase == LS__STOPPING && n->member && !n->ended &&
+           now - rounds->stopping_ns > allowed_ns;
 }

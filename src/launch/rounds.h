@@ -49,7 +49,7 @@ typedef struct ls__rounds_node {
     bool member;   /* of the round under way */
     bool ended;    /* all its ranks have */
     int wanted;    /* its number as the user has it; -1: none */
-    uint64_t came; /* the how manieth to come, ever */
+    uint64_t came; /* its place in the order of arrival, from 1 */
 } ls__rounds_node;
 
 typedef struct ls__rounds {
@@ -61,10 +61,12 @@ typedef struct ls__rounds {
 
     ls__phase phase;
     ls__why why;
-    bool broken;  /* ranks of this round are gone that others may wait for */
-    int round;    /* begun so far */
-    int restarts; /* used so far */
-    int signal;   /* of LS__WHY_SIGNAL */
+    bool broken; /* ranks of this round are gone that others may wait for */
+    bool cut;    /* ranks of this round ended that had more to do: told to, or by a failure */
+    uint64_t stopping_ns; /* since when its ranks are to end */
+    int round;            /* begun so far */
+    int restarts;         /* used so far */
+    int signal;           /* of LS__WHY_SIGNAL */
     ls__rounds_node node[LS__ROUNDS_NODES];
     int member[LS__ROUNDS_NODES]; /* nodes of the round, by their number in it */
     int members;
@@ -80,14 +82,15 @@ void ls__rounds_open(ls__rounds *rounds, int min, int max, int max_restarts, uin
 void ls__rounds_join(ls__rounds *rounds, int node, int wanted, uint64_t now);
 void ls__rounds_gone(ls__rounds *rounds, int node);
 void ls__rounds_failed(ls__rounds *rounds, int node); /* one of its ranks */
-void ls__rounds_ended(ls__rounds *rounds, int node);  /* all of its ranks */
+/* All of its ranks. `done`: each by itself and with code 0, so that there is nothing to go on with. */
+void ls__rounds_ended(ls__rounds *rounds, int node, bool done);
 void ls__rounds_leave(ls__rounds *rounds, int node);
 void ls__rounds_signal(ls__rounds *rounds, int signal_number);
 
-/* What is to be done now; call until LS__ORDER_NONE, after every event and when `ls__rounds_due` has come. */
+/* What is to be done now; call until LS__ORDER_NONE, after every event and, for the times above, now and then. */
 ls__order ls__rounds_next(ls__rounds *rounds, uint64_t now);
-/* When to ask again though nothing happened; UINT64_MAX: never. */
-uint64_t ls__rounds_due(const ls__rounds *rounds);
+/* The ranks of `node` were to end `allowed_ns` ago and have not: it is to be taken for gone. */
+bool ls__rounds_is_late(const ls__rounds *rounds, int node, uint64_t allowed_ns, uint64_t now);
 
 /* Nodes that could be in a round. */
 int ls__rounds_count(const ls__rounds *rounds);

@@ -141,6 +141,12 @@ json_t *ls__wire_from_ends(const ls__launch_job *job) {
     json_t *message = ls__wire_make("ended"), *list = json_array();
     uint64_t now = ls__now_ns();
     ls__wire_put_number(message, "round", job->plan.round);
+    if (job->first_failure >=
+        0) { /* as it is seen now: a likelier one may have ended a moment later */
+        const ls__rank *first = &job->ranks[job->first_failure];
+        ls__wire_put_number(message, "rank", first->number);
+        ls__wire_put_number(message, "code", first->signal ? 0 : first->exit_code);
+    }
     for (int i = 0; i < job->started; i++) {
         const ls__rank *rank = &job->ranks[i];
         json_t *end = json_object();
@@ -158,6 +164,19 @@ json_t *ls__wire_from_ends(const ls__launch_job *job) {
     }
     json_object_set_new(message, "ends", list);
     return message;
+}
+
+bool ls__wire_ends_are_done(const json_t *message, int count) {
+    const json_t *list = json_object_get(message, "ends");
+    for (int i = 0; i < count; i++) {
+        const json_t *end = json_array_get(list, (size_t)i);
+        if (ls__wire_number(end, "pid", 0, INT32_MAX) == 0 ||
+            ls__wire_number(end, "exit_code", -1, 0) != 0 ||
+            ls__wire_number(end, "signal", -1, 0) != 0 ||
+            ls__wire_number(end, "signal_sent", -1, 0) != 0)
+            return false;
+    }
+    return true;
 }
 
 static void to_words(const json_t *list, ls__end *end) {

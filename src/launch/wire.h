@@ -34,6 +34,8 @@ bool ls__wire_to_plan(const json_t *message, ls__plan *plan);
 
 /* The ends of this machine's ranks, with their records where one failed. */
 json_t *ls__wire_from_ends(const ls__launch_job *job);
+/* Whether it tells of `count` ranks that each ended by itself, with code 0. */
+bool ls__wire_ends_are_done(const json_t *message, int count);
 /* Fills outcome->end[first .. first + count) and the records. */
 void ls__wire_to_ends(const json_t *message, ls__outcome *outcome, int first, int count);
 

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-enum { SEATS = 128, GUEST_SECONDS = 5, REFUSALS_LOGGED = 100 };
+enum { SEATS = 128, GUEST_SECONDS = 5, REFUSALS_LOGGED = 100, REFUSALS_SECONDS = 60 };
 
 ls_status ls__tcp_seats(const ls__tcp_join *join, int *seats) {
     enum { FEWEST = 4, OTHERS = 8 };
@@ -61,6 +61,10 @@ static void dismiss(ls__tcp_lobby *lobby, ls__tcp_guest *guest, const char *why)
     char text[LS__TCP_ADDRESS_TEXT] = "?";
     if (getpeername(guest->fd, (struct sockaddr *)&address.raw, &address.bytes) == 0)
         ls__tcp_address_text(&address, text);
+    if (ls__now_ns() >= ls__deadline_after(lobby->refused_from, REFUSALS_SECONDS)) {
+        lobby->refused_from = ls__now_ns();
+        lobby->refused = 0;
+    }
     if (++lobby->refused <= REFUSALS_LOGGED) /* a flood of strangers is none of lines */
         ls__tcp_log(lobby->join->place, LS_LOG_WARNING, "rank %d: refused a connection from %s: %s",
                     lobby->join->rank, text, why);
@@ -165,10 +169,12 @@ static bool take_paper(ls__tcp_lobby *lobby, ls__tcp_guest *guest) {
     return true;
 }
 
-ls_status ls__tcp_lobby_status(const ls__tcp_lobby *lobby) {
-    if (!lobby->error_number)
+ls_status ls__tcp_lobby_status(ls__tcp_lobby *lobby) {
+    int error_number = lobby->error_number;
+    lobby->error_number = 0;
+    if (!error_number)
         return LS_OK;
-    return ls__fail_errno(LS_ERR_SYSTEM, lobby->error_number,
+    return ls__fail_errno(LS_ERR_SYSTEM, error_number,
                           "rank %d: cannot accept connections of other ranks", lobby->join->rank);
 }
 

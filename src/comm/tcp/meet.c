@@ -54,6 +54,12 @@ static ls_status lead(ls__transport **transport, ls__job_place *place, const cha
     LS_TRY(ls__tcp_listen(&address, place->world_size + 16, &place->listener));
     place->listens = true;
     ls__tcp_address_text(&address, where);
+    if (ls__tcp_address_is_loopback(&address) && place->local_world_size < place->world_size &&
+        !ls__variable("SLURM_LAUNCH_NODE_IPADDR")) /* as /etc/hosts has it for the own name */
+        ls__tcp_log(place, LS_LOG_WARNING,
+                    "rank %d: the rendezvous is at %s, a loopback address, which other machines "
+                    "cannot reach; name another one with LOCKSTEP_INTERFACE",
+                    place->rank, where);
     ls_status status = ls__meet_file_write(path, where, fresh);
     if (status != LS_OK) {
         ls__tcp_close_fd(place->listener);
@@ -102,9 +108,13 @@ static ls_status follow(ls__transport **transport, ls__job_place *place, const c
         char where[LS__TCP_ADDRESS_TEXT], theirs[LS__MEET_TOKEN_BYTES], *name;
         int port;
         ls_status status = try_once(place, path, where, sizeof where, theirs, &port, &name);
-        if (status == LS_OK)
-            return ls__tcp_open(transport, place, name, port, *theirs ? theirs : token);
-        if (status != LS_ERR_TIMEOUT && status != LS_ERR_AUTH)
+        bool again = status == LS_ERR_TIMEOUT || status == LS_ERR_AUTH;
+        if (status == LS_OK) {
+            status = ls__tcp_open(transport, place, name, port, *theirs ? theirs : token);
+            /* the port of an earlier job may be somebody else's by now; a token of the user's own may be wrong */
+            again = status == LS_ERR_FORMAT || (status == LS_ERR_AUTH && *theirs);
+        }
+        if (status == LS_OK || !again)
             return status;
         if (ls__now_ns() >= deadline)
             return ls__fail_context(LS_ERR_TIMEOUT,

@@ -53,13 +53,19 @@ static bool take_line(FILE *file, char *line, size_t bytes) {
 
 ls_status ls__meet_file_read(const char *path, char *where, size_t bytes,
                              char token[LS__MEET_TOKEN_BYTES]) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); /* a pipe must not block */
     if (fd < 0 && errno == ENOENT)
         return ls__fail(LS_ERR_TIMEOUT, "rendezvous file: %s is not there yet", path);
-    FILE *file = fd < 0 ? NULL : fdopen(fd, "r");
-    if (!file)
+    if (fd < 0)
         return ls__fail_errno(LS_ERR_IO, errno, "rendezvous file: cannot read %s", path);
-    ls_status status = LS_OK;
+    ls_status status = check(fd, path, false);
+    FILE *file = status == LS_OK ? fdopen(fd, "r") : NULL;
+    if (!file) {
+        if (status == LS_OK)
+            status = ls__fail_errno(LS_ERR_IO, errno, "rendezvous file: cannot read %s", path);
+        close(fd);
+        return status;
+    }
     if (!take_line(file, where, bytes) || !take_line(file, token, LS__MEET_TOKEN_BYTES))
         status = ls__fail(LS_ERR_FORMAT, "rendezvous file: %s is none, want HOST:PORT and a token",
                           path);

@@ -179,8 +179,9 @@ typedef struct ls__tcp_lobby {
     int role;
     int size; /* seats */
     ls__tcp_guest *guest;
-    int refused;      /* so far */
-    int error_number; /* errno: nobody can be let in any more */
+    int refused;           /* in this minute */
+    uint64_t refused_from; /* when it began */
+    int error_number;      /* errno: nobody could be let in */
 } ls__tcp_lobby;
 
 /* Seats for the open files that the limit leaves (poll takes no longer list than that, either); an error
@@ -190,8 +191,8 @@ LS_SHARED ls_status ls__tcp_lobby_open(ls__tcp_lobby *lobby, ls__tcp_join *join,
 LS_SHARED void ls__tcp_lobby_close(ls__tcp_lobby *lobby);
 /* Fills lobby->size + 1 pollfds. */
 LS_SHARED void ls__tcp_lobby_poll(const ls__tcp_lobby *lobby, struct pollfd *polls);
-/* The error that makes further waiting useless. */
-LS_SHARED ls_status ls__tcp_lobby_status(const ls__tcp_lobby *lobby);
+/* Why nobody could be let in, told once: a start ends with it, who lives longer goes on. */
+LS_SHARED ls_status ls__tcp_lobby_status(ls__tcp_lobby *lobby);
 /* Serves what poll reported. True: *guest has proved itself, its fd now belongs to the caller; call
  * again until false. */
 LS_SHARED bool ls__tcp_lobby_serve(ls__tcp_lobby *lobby, struct pollfd *polls,
