@@ -33,4 +33,11 @@ train endless --steps 300 --nonfinite skip
 code=$?
 [ $code = 3 ] || fail "a job that only skips: exit code $code, want 3"
 grep -q '100 updates in a row were left out' "$work/endless.err" || fail "endless: $(cat "$work/endless.err")"
+
+# a val_loss that is no number is not the best one
+train best --steps 6 --nonfinite skip --eval-every 1 --checkpoint-dir "$work/best/c" --keep-best
+grep -q '"val_loss": *null' "$work/best/metrics.jsonl" || fail "best: every val_loss is a number"
+saved=$(find "$work/best/c" -name 'step-*' | wc -l)
+finite=$(grep -c '"val_loss": *[0-9]' "$work/best/metrics.jsonl")
+[ "$saved" -ge 1 ] && [ "$saved" -le "$finite" ] || fail "best: $saved saved, $finite times a number"
 finish

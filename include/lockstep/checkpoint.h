@@ -24,7 +24,12 @@ LS_API ls_status ls_model_load(ls_model *model, const char *path);
  *
  * A checkpoint is a folder FOLDER/step-00001000 of safetensors files and a manifest. It appears under that name
  * only when it is complete, on disk and read back; it names tensors, not ranks, so that any number of
- * ranks can load it. Every rank writes its part, so FOLDER must be one that all ranks see. */
+ * ranks can load it. Every rank writes its part, so FOLDER must be one that all ranks see.
+ *
+ * A checkpointer is used by one thread at a time, the one that makes the updates; ls_checkpointer_poll may be called
+ * by any. Collective calls are made by all ranks of the group in the same order. Their errors, beside those that are
+ * named: LS_ERR_ARGUMENT for what is NULL, LS_ERR_MEMORY, and those of ls_broadcast and ls_all_gather (a rank died
+ * or did not come in time). */
 typedef struct ls_checkpointer ls_checkpointer; /* opaque: one rank's part in saving */
 
 /* One more tensor that training goes on from, beside weights and optimizer: a hook's memory, a loss
@@ -124,7 +129,9 @@ LS_API ls_status ls_checkpointer_load(ls_checkpointer *checkpointer, const char 
 
 /* Collective. The newest checkpoint in `folder` that is whole (all checksums are compared), as *path, which the
  * caller frees, with its *progress; *path is NULL when there is none. Broken ones are told to `log`
- * (may be NULL) and passed over. `folder` may be a checkpoint itself: then it must be whole. */
+ * (may be NULL) and passed over. `folder` may be a checkpoint itself: then it must be whole. Rank 0 reads all of the
+ * files, and the others wait in `group`: for large checkpoints give them time before (ls_job_set_phase on rank 0, or
+ * ls_group_set_timeout on all). Threads as for any collective of `group`. */
 LS_API ls_status ls_checkpoint_find(ls_group *group, const char *folder, ls_log_fn log,
                                     void *log_context, char **path,
                                     ls_checkpoint_progress *progress);

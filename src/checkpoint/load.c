@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "checkpoint/folder.h"
+#include "checkpoint/safetensors.h"
 #include "checkpoint/verify.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -112,11 +113,6 @@ static ls_status compare_facts(const ls_checkpointer *c, const ls__manifest *man
 
 /* --- tensors -------------------------------------------------------------------------------------- */
 
-static bool same_shape(const ls_safetensors_entry *a, const ls_safetensors_entry *b) {
-    return strcmp(a->dtype, b->dtype) == 0 && a->dims == b->dims &&
-           (a->dims == 0 || memcmp(a->shape, b->shape, a->dims * sizeof *a->shape) == 0);
-}
-
 static ls_status check_tensors(const ls_safetensors *file, const ls__image *image,
                                const char *path) {
     for (size_t i = 0; i < image->count; i++) {
@@ -125,7 +121,7 @@ static ls_status check_tensors(const ls_safetensors *file, const ls__image *imag
         if (!seen)
             return ls__fail(LS_ERR_FORMAT, "%s: no tensor %s, which this run has", path,
                             wanted->name);
-        if (!same_shape(seen, wanted))
+        if (!ls__safetensors_same_form(seen, wanted))
             return ls__fail(LS_ERR_FORMAT,
                             "%s: tensor %s is %s of %zu bytes, this run has %s of "
                             "%zu bytes, or another shape",
@@ -189,7 +185,7 @@ static ls_status load_item(const ls_checkpointer *c, const ls_checkpoint_item *i
         if (asprintf(&name, "rank-%lld.%s", (long long)r, item->name) < 0)
             return ls__fail(LS_ERR_MEMORY, "%s: no memory for the name of a tensor", path);
         const ls_safetensors_entry *seen = ls_safetensors_find(file, name);
-        bool fits = seen && same_shape(seen, &wanted);
+        bool fits = seen && ls__safetensors_same_form(seen, &wanted);
         if (!fits)
             ls__error_set("%s: %s %s%s", path, seen ? "tensor" : "no tensor", name,
                           seen ? " has another shape than this run's" : ", which this run has");

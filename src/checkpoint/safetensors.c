@@ -49,6 +49,11 @@ size_t ls__safetensors_dtype_bits(const char *dtype) {
     return 0;
 }
 
+bool ls__safetensors_same_form(const ls_safetensors_entry *a, const ls_safetensors_entry *b) {
+    return strcmp(a->dtype, b->dtype) == 0 && a->dims == b->dims &&
+           (a->dims == 0 || memcmp(a->shape, b->shape, a->dims * sizeof *a->shape) == 0);
+}
+
 bool ls__safetensors_bytes(const char *dtype, const size_t *shape, size_t dims, size_t *bytes) {
     size_t bits = ls__safetensors_dtype_bits(dtype), product = 1;
     if (bits == 0)

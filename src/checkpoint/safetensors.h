@@ -20,6 +20,9 @@ size_t ls__safetensors_dtype_bits(const char *dtype);
 /* Bytes of a tensor. False on overflow, an unknown dtype, or bits that are no whole bytes. */
 bool ls__safetensors_bytes(const char *dtype, const size_t *shape, size_t dims, size_t *bytes);
 
+/* Whether dtype and shape are equal. */
+bool ls__safetensors_same_form(const ls_safetensors_entry *a, const ls_safetensors_entry *b);
+
 /* Checks a file that stands in memory, which must outlive the handle; `name` is for messages. */
 ls_status ls__safetensors_parse(ls_safetensors **file, const unsigned char *bytes, size_t size,
                                 const char *name);

@@ -1,6 +1,7 @@
 /* lockstep checkpoint diff: where do two differ, and by how much? */
 #include "base/error.h"
 #include "base/half.h"
+#include "checkpoint/safetensors.h"
 #include "cli/checkpoint.h"
 #include <math.h>
 #include <stdio.h>
@@ -72,15 +73,10 @@ static double element(const ls_safetensors_entry *e, size_t i, size_t size) {
     return NAN;
 }
 
-static bool same_form(const ls_safetensors_entry *a, const ls_safetensors_entry *b) {
-    return strcmp(a->dtype, b->dtype) == 0 && a->dims == b->dims &&
-           (a->dims == 0 || memcmp(a->shape, b->shape, a->dims * sizeof *a->shape) == 0);
-}
-
 /* False: equal to the bit. */
 static bool compare(const ls_safetensors_entry *a, const ls_safetensors_entry *b, difference *d) {
     *d = (difference){.name = a->name};
-    if (!same_form(a, b)) {
+    if (!ls__safetensors_same_form(a, b)) {
         d->what = "another type or shape";
         return true;
     }

@@ -57,8 +57,7 @@ static const ls_safetensors_entry *find_before(const merge *m, int input, const 
 }
 
 static bool same(const ls_safetensors_entry *a, const ls_safetensors_entry *b) {
-    return strcmp(a->dtype, b->dtype) == 0 && a->dims == b->dims && a->bytes == b->bytes &&
-           (a->dims == 0 || memcmp(a->shape, b->shape, a->dims * sizeof *a->shape) == 0) &&
+    return ls__safetensors_same_form(a, b) && a->bytes == b->bytes &&
            (a->bytes == 0 || memcmp(a->data, b->data, a->bytes) == 0);
 }
 

@@ -42,6 +42,10 @@ typedef struct ls__train_settings {
     bool epochs_given, steps_given, momentum_given;
 } ls__train_settings;
 
+/* --optimizer and --schedule as they are spelt; NULL: no such kind. */
+const char *ls__train_optimizer_name(size_t kind);
+const char *ls__train_schedule_name(size_t kind);
+
 /* --loss-scale: false where it is neither off, dynamic nor a number that ls_loss_scaler_init takes. */
 bool ls__train_loss_scale(const char *text, bool *on, ls_loss_scaler *scaler);
 

@@ -67,15 +67,13 @@ static void describe(settings_text *t, const ls__train *train) {
 
 /* The value as the user knows it. */
 static const char *spell(const char *name, const char *value) {
-    static const char *const optimizers[] = {"sgd", "adam", "adamw"};
-    static const char *const schedules[] = {"constant", "cosine", "linear"};
     static const char *const flags[] = {"absent", "given"};
     static const char *const nonfinite[] = {"stop", "skip"};
     size_t index = (size_t)(*value - '0');
-    if (strcmp(name, "--optimizer") == 0 && index < 3)
-        return optimizers[index];
-    if (strcmp(name, "--schedule") == 0 && index < 3)
-        return schedules[index];
+    if (strcmp(name, "--optimizer") == 0 && ls__train_optimizer_name(index))
+        return ls__train_optimizer_name(index);
+    if (strcmp(name, "--schedule") == 0 && ls__train_schedule_name(index))
+        return ls__train_schedule_name(index);
     if (strcmp(name, "--nonfinite") == 0 && index < 2)
         return nonfinite[index];
     if ((strcmp(name, "--nesterov") == 0 || strcmp(name, "--decay-all") == 0) && index < 2)

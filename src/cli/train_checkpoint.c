@@ -53,11 +53,9 @@ static void add_fact(ls__checkpoints *c, const char *name, bool binding, const c
 /* With another model, optimizer, data, batch or seed nothing of the checkpoint would mean what it did. The rest
  * may be changed on purpose; it is said that the bits are others then. */
 static void collect_facts(ls__checkpoints *c, const ls__train *train) {
-    static const char *const optimizers[] = {"sgd", "adam", "adamw"};
-    static const char *const schedules[] = {"constant", "cosine", "linear"};
     const ls__train_settings *s = train->settings;
     c->facts[c->fact_count++] = (ls_checkpoint_fact){"--model", ls_model_spec(train->model), true};
-    add_fact(c, "--optimizer", true, "%s", optimizers[s->optimizer]);
+    add_fact(c, "--optimizer", true, "%s", ls__train_optimizer_name((size_t)s->optimizer));
     add_fact(c, "--batch-size", true, "%" PRId64, s->batch_size);
     add_fact(c, "--seed", true, "%" PRId64, s->seed);
     add_fact(c, "--data (hash of its content)", true, "%016" PRIx64,
@@ -69,7 +67,7 @@ static void collect_facts(ls__checkpoints *c, const ls__train *train) {
     add_fact(c, "--dtype", false, "%s", ls__cli_dtype_name(train->dtype));
     add_fact(c, "--threads", false, "%" PRId64, s->threads);
     add_fact(c, "--lr", false, "%.17g", s->rate);
-    add_fact(c, "--schedule", false, "%s", schedules[s->schedule]);
+    add_fact(c, "--schedule", false, "%s", ls__train_schedule_name((size_t)s->schedule));
     add_fact(c, "--warmup", false, "%" PRId64, s->warmup);
     if (s->schedule != LS_CONSTANT) {
         add_fact(c, "--min-lr", false, "%.17g", s->min_rate);

@@ -207,7 +207,6 @@ ls_status ls__output_step(ls__train_output *o, const ls__train *train, const ls_
 }
 
 json_t *ls__train_summary(const ls__train *train) {
-    static const char *const optimizers[] = {"sgd", "adam", "adamw"};
     const ls__train_settings *s = train->settings;
     const ls__train_result *r = &train->result;
     char hash[17];
@@ -223,12 +222,12 @@ json_t *ls__train_summary(const ls__train *train) {
         ls__cli_dtype_name(train->dtype), "batch_size", (json_int_t)s->batch_size, "seed",
         (json_int_t)s->seed, "steps", (json_int_t)r->steps, "skipped_steps",
         (json_int_t)r->skipped_steps, "epochs", (json_int_t)r->epochs, "optimizer",
-        optimizers[s->optimizer], "transport", ls_job_transport(train->job), "train_loss",
-        ls__json_real(r->train_loss), "val_loss", ls__json_real(r->val_loss), train->accuracy,
-        ls__json_real(r->val_accuracy), "weights_xxh64", hash, "train_seconds", r->train_seconds,
-        train->speed, r->samples_per_s, "peak_rss_mb", (double)usage.ru_maxrss / 1024,
-        "memory_plan", ls__train_plan_json(&train->plan), "memory_peak",
-        (double)train->plan.peak / (1 << 20));
+        ls__train_optimizer_name((size_t)s->optimizer), "transport", ls_job_transport(train->job),
+        "train_loss", ls__json_real(r->train_loss), "val_loss", ls__json_real(r->val_loss),
+        train->accuracy, ls__json_real(r->val_accuracy), "weights_xxh64", hash, "train_seconds",
+        r->train_seconds, train->speed, r->samples_per_s, "peak_rss_mb",
+        (double)usage.ru_maxrss / 1024, "memory_plan", ls__train_plan_json(&train->plan),
+        "memory_peak", (double)train->plan.peak / (1 << 20));
     if (summary)
         json_object_set_new(summary, "compress", json_string(s->compress));
     if (summary && s->local_sgd)

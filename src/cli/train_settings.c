@@ -334,6 +334,18 @@ static const ls__command command = {
     .examples = examples,
 };
 
+/* In the order of .choices. */
+const char *ls__train_optimizer_name(size_t kind) {
+    static const char *const names[] = {[LS_SGD] = "sgd", [LS_ADAM] = "adam", [LS_ADAMW] = "adamw"};
+    return kind < sizeof names / sizeof names[0] ? names[kind] : NULL;
+}
+
+const char *ls__train_schedule_name(size_t kind) {
+    static const char *const names[] = {
+        [LS_CONSTANT] = "constant", [LS_COSINE] = "cosine", [LS_LINEAR] = "linear"};
+    return kind < sizeof names / sizeof names[0] ? names[kind] : NULL;
+}
+
 bool ls__train_loss_scale(const char *text, bool *on, ls_loss_scaler *scaler) {
     char *end;
     *on = strcmp(text, "off") != 0;
@@ -343,23 +355,9 @@ bool ls__train_loss_scale(const char *text, bool *on, ls_loss_scaler *scaler) {
     return end != text && *end == '\0' && fixed > 0 && ls_loss_scaler_init(scaler, fixed) == LS_OK;
 }
 
-/* What only the options together can tell. Returns the exit code, 0 when they fit. */
-static int check_together(const ls__train_settings *s) {
-    if (!s->model)
-        return ls__usage_error(&command, "--model is missing, for example --model cnn");
-    if (!s->data)
-        return ls__usage_error(&command, "--data is missing, for example --data fashion-mnist");
-    if (s->strategy == 1 && s->shards && s->shards != (s->ranks ? s->ranks : 1))
-        return ls__usage_error(&command,
-                               "--shards %lld: --strategy dp has one for each of --ranks %lld",
-                               (long long)s->shards, (long long)(s->ranks ? s->ranks : 1));
-    if (s->strategy == 1 &&
-        (s->local_sgd || strcmp(s->loss_scale, "off") != 0 || strcmp(s->compress, "none") != 0))
-        return ls__usage_error(
-            &command, "--strategy dp has no --local-sgd, --loss-scale or --compress; take ddp");
-    if (s->strategy == 1 && s->ranks > LS__TRAIN_REPLICAS)
-        return ls__usage_error(&command, "--ranks %lld: --strategy dp takes %d at most",
-                               (long long)s->ranks, LS__TRAIN_REPLICAS);
+/* --- what only the options together can tell; each returns the exit code, 0 when they fit ------------- */
+
+static int check_sizes(const ls__train_settings *s) {
     if (s->shards && s->shards > s->batch_size)
         return ls__usage_error(&command, "--shards %lld is more than --batch-size %lld",
                                (long long)s->shards, (long long)s->batch_size);
@@ -371,6 +369,25 @@ static int check_together(const ls__train_settings *s) {
         return ls__usage_error(
             &command, "--shards %lld is smaller than --ranks %lld: every rank needs a shard",
             (long long)s->shards, (long long)s->ranks);
+    return 0;
+}
+
+static int check_dp(const ls__train_settings *s) {
+    if (s->strategy == 1 && s->shards && s->shards != (s->ranks ? s->ranks : 1))
+        return ls__usage_error(&command,
+                               "--shards %lld: --strategy dp has one for each of --ranks %lld",
+                               (long long)s->shards, (long long)(s->ranks ? s->ranks : 1));
+    if (s->strategy == 1 &&
+        (s->local_sgd || strcmp(s->loss_scale, "off") != 0 || strcmp(s->compress, "none") != 0))
+        return ls__usage_error(
+            &command, "--strategy dp has no --local-sgd, --loss-scale or --compress; take ddp");
+    if (s->strategy == 1 && s->ranks > LS__TRAIN_REPLICAS)
+        return ls__usage_error(&command, "--ranks %lld: --strategy dp takes %d at most",
+                               (long long)s->ranks, LS__TRAIN_REPLICAS);
+    return 0;
+}
+
+static int check_checkpoints(const ls__train_settings *s) {
     if ((s->checkpoint_every || s->resume) && !s->checkpoint_dir && !s->out)
         return ls__usage_error(&command, "--%s wants --out or --checkpoint-dir",
                                s->resume ? "resume" : "checkpoint-every");
@@ -383,6 +400,10 @@ static int check_together(const ls__train_settings *s) {
                                               : "sync-checkpoints");
     if (s->resume && s->overwrite)
         return ls__usage_error(&command, "--resume and --overwrite contradict each other");
+    return 0;
+}
+
+static int check_updates(const ls__train_settings *s) {
     if (s->epochs_given && s->steps_given)
         return ls__usage_error(&command, "--epochs and --steps contradict each other; give one");
     if ((s->momentum_given || s->nesterov) && s->optimizer != LS_SGD)
@@ -392,6 +413,11 @@ static int check_together(const ls__train_settings *s) {
         return ls__usage_error(&command, "--nesterov wants --momentum above 0");
     if (s->min_rate > s->rate)
         return ls__usage_error(&command, "--min-lr %g is above --lr %g", s->min_rate, s->rate);
+    return 0;
+}
+
+/* What becomes of gradients on their way. */
+static int check_wire(const ls__train_settings *s) {
     ls_reducer_hook *hook;
     if (ls_hook_create(&hook, s->compress) != LS_OK)
         return ls__usage_error(&command, "--compress: %s", ls_error_text());
@@ -413,6 +439,21 @@ static int check_together(const ls__train_settings *s) {
                                "--loss-scale does not go with --compress %.40s, which remembers "
                                "gradients of other scales",
                                s->compress);
+    return 0;
+}
+
+static int check_together(const ls__train_settings *s) {
+    if (!s->model)
+        return ls__usage_error(&command, "--model is missing, for example --model cnn");
+    if (!s->data)
+        return ls__usage_error(&command, "--data is missing, for example --data fashion-mnist");
+    int (*const checks[])(const ls__train_settings *) = {check_dp, check_sizes, check_checkpoints,
+                                                         check_updates, check_wire};
+    for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++) {
+        int code = checks[i](s);
+        if (code != 0)
+            return code;
+    }
     return 0;
 }
 
