@@ -378,6 +378,37 @@ static void state_that_came_later_is_saved_too(void **state) {
     assert_int_equal(ranks_run(1, "shm", body_unfreeze, (void *)in_folder("unfrozen")), 0);
 }
 
+/* State that came later and does not fit on one rank: all hear of it at once, and may try again. */
+static void body_refit(int rank, ls_job *job, void *context) {
+    const ls_checkpoint_progress progress = at_step(1);
+    fixture f = {0};
+    CHECK_OK(ls_device_cpu(&f.device, 1));
+    const ls_model_options model = {.device = f.device, .seed = 1};
+    CHECK_OK(ls_model_create(&f.model, SPEC, &model));
+    CHECK_OK(ls_model_set_trainable(f.model, "", false));
+    const ls_optimizer_options optimizer = {.kind = LS_ADAMW};
+    CHECK_OK(ls_optimizer_create(&f.optimizer, f.model, &optimizer));
+    f.items[0] = (ls_checkpoint_item){.name = "counter", .dtype = LS_I64, .data = &f.counter};
+    f.contents = (ls_checkpoint_contents){
+        .model = f.model, .optimizer = f.optimizer, .items = f.items, .item_count = 1};
+    const ls_checkpointer_options options = {.folder = context};
+    CHECK_OK(ls_checkpointer_create(&f.checkpointer, ls_job_world(job), &f.contents, &options));
+    CHECK_OK(ls_model_set_trainable(f.model, "", true));
+    train_once(&f);
+    f.items[0].per_rank = rank == 1; /* I64, which may not be */
+    CHECK(ls_checkpointer_save(f.checkpointer, &progress) == LS_ERR_ARGUMENT);
+    CHECK(strstr(ls_error_text(), "rank 1: checkpoint: item counter is per rank and I64"));
+    f.items[0].per_rank = false;
+    CHECK_OK(ls_checkpointer_save(f.checkpointer, &progress));
+    CHECK_OK(ls_checkpointer_wait(f.checkpointer));
+    close_fixture(&f);
+}
+
+static void state_that_does_not_fit_is_told_to_all(void **state) {
+    (void)state;
+    assert_int_equal(ranks_run(2, "shm", body_refit, (void *)in_folder("refit")), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_world_loads_what_four_ranks_saved),
@@ -385,6 +416,7 @@ int main(void) {
         cmocka_unit_test(a_save_that_fails_can_be_tried_again),
         cmocka_unit_test(starting_over_waits_for_all_ranks),
         cmocka_unit_test(a_path_too_long_leaves_nothing),
+        cmocka_unit_test(state_that_does_not_fit_is_told_to_all),
         cmocka_unit_test(state_that_came_later_is_saved_too),
     };
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);

@@ -67,9 +67,19 @@ static void drop_layout(ls_checkpointer *c) {
 
 static ls_status make_layout(ls_checkpointer *c) {
     drop_layout(c);
-    c->state_count = count_states(c);
+    c->state_count = SIZE_MAX; /* after a failure the next save tries again */
     LS_TRY(ls__images_create(&c->images, &c->contents, c->rank, c->ranks));
-    return take_copy(c);
+    LS_TRY(take_copy(c));
+    c->state_count = count_states(c);
+    return LS_OK;
+}
+
+/* Collective. Where one rank cannot, none has a layout, so that all try again. */
+static ls_status make_layout_together(ls_checkpointer *c) {
+    ls_status status = ls__checkpoint_agree(c, make_layout(c));
+    if (status != LS_OK)
+        c->state_count = SIZE_MAX;
+    return status;
 }
 
 /* What can fail on one rank alone. */
@@ -206,8 +216,8 @@ ls_status ls_checkpointer_save(ls_checkpointer *c, const ls_checkpoint_progress 
         return ls__fail(LS_ERR_ARGUMENT, "ls_checkpointer_save: a number of 2^63 or more");
     join(c);
     uint64_t begin = ls__now_ns();
-    if (count_states(c) != c->state_count)
-        LS_TRY(make_layout(c));
+    if (count_states(c) != c->state_count) /* on all ranks, as they make the same updates */
+        LS_TRY(make_layout_together(c));
     c->progress = *progress;
     LS_TRY(copy_parts(c));
     c->copy_s = (double)(ls__now_ns() - begin) / 1e9;
