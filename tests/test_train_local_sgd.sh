@@ -33,6 +33,32 @@ train first "${save[@]}" --steps 7 --checkpoint-dir "$work/b"
 train second "${save[@]}" --steps 20 --checkpoint-dir "$work/b" --resume auto
 [ "$(hash_of "$work/whole")" = "$(hash_of "$work/second")" ] || fail "other bits after going on"
 
+# one rank is told to end: all do after the same average, saved, with code 0; also where only saving averages
+stops() { # NAME OPTIONS...
+  local name=$1 port i rank at steps pids=()
+  port=$(free_port)
+  for rank in 0 1; do
+    RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "$lockstep" train --model mlp:784,64,10 \
+      --data "idx:$work/data" --batch-size 50 --steps 100000 --eval-every 100000 --out "$work/$name" --checkpoint-dir "$work/$name/c" \
+      "${@:2}" >"$work/$name.$rank" 2>&1 &
+    pids[rank]=$!
+  done
+  for ((i = 0; i < 600; i++)); do
+    [ ! -s "$work/$name/metrics.jsonl" ] || [ "$(wc -l <"$work/$name/metrics.jsonl")" -lt 5 ] || break
+    sleep 0.02
+  done
+  kill -TERM "${pids[1]}"
+  for rank in 0 1; do wait "${pids[rank]}" || fail "$name: rank $rank told to stop: exit $?: $(tail -3 "$work/$name.$rank")"; done
+  at=$(readlink "$work/$name/c/latest" | tr -dc 0-9 | sed 's/^0*//')
+  steps=$(wc -l <"$work/$name/metrics.jsonl")
+  [ "$at" = "$steps" ] && ((at % 8 == 0)) || fail "$name: stopped after $steps steps, saved at $at"
+  [ ! -e "$work/$name/summary.json" ] || fail "$name: a stopped run claims to be complete"
+}
+if has_tcp; then
+  stops stop-average --local-sgd 8
+  stops stop-save --local-sgd 20 --checkpoint-every 8
+fi
+
 for options in "--local-sgd 0" "--local-sgd 4,begin=2" "--local-sgd x" "--local-sgd 4 --compress bf16" \
   "--local-sgd 4 --loss-scale dynamic"; do
   # shellcheck disable=SC2086

@@ -9,7 +9,8 @@
  *         ls_local_sgd_step(local, weight, ls_ddp_loss(ddp), &sync);
  *
  * While local, ranks do not talk to each other between two averages: votes, losses and the global weight of
- * a step are this rank's own. */
+ * a step are this rank's own, and ls_ddp_tally.stop is too: who wants to end with the others looks at
+ * ls_local_sgd_sync.stop. */
 #ifndef LOCKSTEP_LOCAL_SGD_H
 #define LOCKSTEP_LOCAL_SGD_H
 
@@ -44,6 +45,7 @@ LS_API void ls_local_sgd_shards(const ls_local_sgd *local, size_t *first, size_t
 
 typedef struct ls_local_sgd_sync {
     bool averaged;
+    bool stop;     /* a rank was asked to end (ls_ddp_request_stop); equal on all ranks */
     double weight; /* that all ranks together trained on since the average before */
     double loss;   /* the average over it */
 } ls_local_sgd_sync;

@@ -217,6 +217,7 @@ typedef struct ls__step_record {
     double loss, rate, norm, samples, milliseconds, wait_milliseconds;
     bool evaluated, skipped; /* skipped: no update was made */
     bool local, averaged;    /* --local-sgd: not reduced; replicas were averaged after it */
+    bool stop;               /* and a rank was asked to end, which all heard with that average */
     double loss_scale;       /* of this step; 0: none */
     double val_loss, val_accuracy;
 } ls__step_record;

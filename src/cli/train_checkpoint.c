@@ -249,7 +249,9 @@ static ls_status hear(ls__train *train) {
     return LS_OK;
 }
 
-static ls_status save(ls__train *train, const ls__step_record *record, const ls_batch *batch) {
+/* `stop`: set where the average before saving, in local steps, brought a request to end. */
+static ls_status save(ls__train *train, const ls__step_record *record, const ls_batch *batch,
+                      bool *stop) {
     ls__checkpoints *c = train->checkpoints;
     uint64_t in_epoch = record->step % train->batches_per_epoch;
     const ls_checkpoint_progress progress = {
@@ -263,8 +265,9 @@ static ls_status save(ls__train *train, const ls__step_record *record, const ls_
         .best_loss = c->best_loss,
     };
     c->saved = record->step;
-    ls__step_record settled; /* the step's line is written */
+    ls__step_record settled = {0}; /* the step's line is written */
     LS_TRY(ls__train_local_settle(train, &settled));
+    *stop |= settled.stop && record->step < train->total_steps;
     LS_TRY(ls_job_set_phase(train->job, "saving a checkpoint", LS__TRAIN_PATIENCE_S));
     LS_TRY(ls_checkpointer_save(c->checkpointer, &progress));
     return ls_job_set_phase(train->job, NULL, 0);
@@ -274,15 +277,16 @@ ls_status ls__checkpoints_step(ls__train *train, const ls__step_record *record,
                                const ls_batch *batch, bool *stop) {
     ls__checkpoints *c = train->checkpoints;
     const ls__train_settings *s = train->settings;
-    /* equal on all ranks: the request came with the votes of this step */
-    *stop = ls_ddp_votes(train->ddp)->stop > 0 && record->step < train->total_steps;
+    /* equal on all ranks: the request came with the votes of this step, or with an average after it */
+    bool asked = record->local ? record->stop : ls_ddp_votes(train->ddp)->stop > 0;
+    *stop = asked && record->step < train->total_steps;
     bool best =
         record->evaluated && isfinite(record->val_loss) && !(record->val_loss >= c->best_loss);
     if (best)
         c->best_loss = record->val_loss;
     bool due = s->checkpoint_every && record->step % (uint64_t)s->checkpoint_every == 0;
     if (due || *stop || (best && s->keep_best))
-        LS_TRY(save(train, record, batch));
+        LS_TRY(save(train, record, batch, stop));
     if (*stop && train->rank == 0)
         fprintf(stderr,
                 "lockstep train: stopped on request after step %" PRIu64 " of %" PRIu64

@@ -36,6 +36,7 @@ ls_status ls__train_local_open(ls__train *train, const ls_ddp_options *ddp) {
 static void take(ls__step_record *record, const ls_local_sgd_sync *sync) {
     record->averaged = sync->averaged;
     record->samples = sync->weight;
+    record->stop = sync->stop;
     if (sync->averaged)
         record->loss = sync->loss;
 }

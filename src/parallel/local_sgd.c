@@ -6,6 +6,7 @@
 #include "nn/model.h"
 #include "nn/parameter.h"
 #include "optim/state.h"
+#include "parallel/ddp.h"
 #include "parallel/replicas.h"
 #include <stdlib.h>
 
@@ -28,14 +29,19 @@ typedef struct shares {
     ls_group *group;
     double weight, total;
     bool equal;
+    bool stop; /* a rank was asked to end */
 } shares;
 
 static ls_status agree_on_shares(ls_local_sgd *l, shares *s, double *loss) {
-    double sums[2] = {l->weight, l->losses}, ends[2] = {l->weight, -l->weight};
+    double sums[2] = {l->weight, l->losses};
+    double ends[3] = {l->weight, -l->weight, l->ddp->stop_requested};
     LS_TRY(ls_all_reduce(l->group, sums, sums, 2, LS_F64, LS_SUM));
-    LS_TRY(ls_all_reduce(l->group, ends, ends, 2, LS_F64, LS_MAX));
-    *s = (shares){
-        .group = l->group, .weight = l->weight, .total = sums[0], .equal = ends[0] == -ends[1]};
+    LS_TRY(ls_all_reduce(l->group, ends, ends, 3, LS_F64, LS_MAX));
+    *s = (shares){.group = l->group,
+                  .weight = l->weight,
+                  .total = sums[0],
+                  .equal = ends[0] == -ends[1],
+                  .stop = ends[2] > 0};
     *loss = sums[0] > 0 ? sums[1] / sums[0] : 0;
     return LS_OK;
 }
@@ -91,7 +97,8 @@ ls_status ls_local_sgd_average(ls_local_sgd *l, ls_local_sgd_sync *sync) {
     if (!l->options.ddp.no_watch)
         LS_TRY(ls__replicas_verify(l->model, l->group));
     if (sync)
-        *sync = (ls_local_sgd_sync){.averaged = true, .weight = s.total, .loss = loss};
+        *sync =
+            (ls_local_sgd_sync){.averaged = true, .stop = s.stop, .weight = s.total, .loss = loss};
     l->since = 0;
     l->weight = l->losses = 0;
     return LS_OK;
@@ -102,6 +109,7 @@ ls_status ls_local_sgd_average(ls_local_sgd *l, ls_local_sgd_sync *sync) {
 /* From here on, each for itself. The reduced steps' hook went with their ddp. */
 static ls_status become_local(ls_local_sgd *l) {
     ls_ddp_options options = l->options.ddp;
+    bool stop = l->ddp && l->ddp->stop_requested; /* not heard yet: the last step had begun */
     options.shards = l->count;
     options.skip_broadcast = l->steps > 0;
     options.reducer.hook = NULL;
@@ -114,6 +122,7 @@ static ls_status become_local(ls_local_sgd *l) {
     ls_ddp_destroy(l->ddp);
     l->ddp = NULL;
     LS_TRY(ls_ddp_create(&l->ddp, l->model, l->self, &options));
+    l->ddp->stop_requested = stop;
     l->local = true;
     return LS_OK;
 }
