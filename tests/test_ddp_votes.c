@@ -235,6 +235,38 @@ static void test_backward_fails_on_one_rank(void **state) {
         assert_int_equal(ranks_run(3, "shm", body_backward_fails, &(bool){skips}), 0);
 }
 
+/* So is a forward that fails, in the first step (the buckets are not ordered yet) or a later one; what this
+ * rank did not compute must not be averaged as zeros. */
+static void body_forward_fails(int rank, ls_job *job, void *context) {
+    const int *at = context; /* 0 or 1: the step; 2: the loss is none, in step 1 */
+    trainer t;
+    float x[4 * INPUTS];
+    int32_t y[4];
+    open_trainer(&t, job, SPEC, 1, 0);
+    if (*at > 0) {
+        compute(&t, rank, 0);
+        update(&t);
+    }
+    uint64_t before = ls_model_hash(t.model);
+    CHECK_OK(ls_ddp_begin(t.ddp, 4));
+    ls_tensor *loss = forward(&t, 1, 4 * (size_t)rank, 4, x, y);
+    if (rank == 0 && *at < 2)
+        (void)ls__step_fail(t.step, ls__fail(LS_ERR_MEMORY, "no memory for the activations"));
+    ls_status status = ls_ddp_backward(t.ddp, t.step, rank == 0 && *at == 2 ? NULL : loss);
+    CHECK(status == (rank > 0 ? LS_OK : *at < 2 ? LS_ERR_MEMORY : LS_ERR_ARGUMENT));
+    CHECK(ls_ddp_wait(t.ddp, NULL) == LS_ERR_PEER);
+    CHECK(strstr(ls_error_text(), "rank 0"));
+    CHECK(strstr(ls_error_text(), *at < 2 ? "no memory for the activations" : "one f32 number"));
+    CHECK(ls_ddp_votes(t.ddp)->failed == 1 && ls_model_hash(t.model) == before);
+    close_trainer(&t);
+}
+
+static void test_forward_fails_on_one_rank(void **state) {
+    (void)state;
+    for (int at = 0; at < 3; at++)
+        assert_int_equal(ranks_run(3, "shm", body_forward_fails, &at), 0);
+}
+
 /* --- numbers that are none --- */
 
 static void body_nonfinite(int rank, ls_job *job, void *context) {
@@ -289,6 +321,9 @@ static void body_weights(int rank, ls_job *job, void *context) {
     }
     CHECK(ls_ddp_begin(t.ddp, NAN) == LS_ERR_ARGUMENT);
     CHECK(ls_ddp_begin(t.ddp, -1) == LS_ERR_ARGUMENT);
+    if (rank == 1) /* a slip of one rank, which it can make good */
+        CHECK(ls_ddp_begin(t.ddp, 1e-31) == LS_ERR_ARGUMENT &&
+              ls_ddp_begin(t.ddp, 1e31) == LS_ERR_ARGUMENT);
     CHECK(ls_ddp_vote(t.ddp, LS_VOTE_SKIP, NULL) == LS_ERR_STATE);
     CHECK_OK(ls_ddp_begin(t.ddp, 1));
     CHECK(ls_ddp_vote(t.ddp, (ls_vote)4, NULL) == LS_ERR_ARGUMENT);
@@ -308,6 +343,7 @@ int main(void) {
         cmocka_unit_test(test_uneven_data),
         cmocka_unit_test(test_failed),
         cmocka_unit_test(test_backward_fails_on_one_rank),
+        cmocka_unit_test(test_forward_fails_on_one_rank),
         cmocka_unit_test(test_nonfinite),
         cmocka_unit_test(test_weights),
     };

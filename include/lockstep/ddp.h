@@ -47,7 +47,7 @@ LS_API ls_status ls_ddp_set_loss_scale(ls_ddp *ddp, double scale);
 LS_API const char *ls_ddp_bits_note(const ls_ddp *ddp);
 
 /* Begins a step; `weight`: samples or tokens of this rank in the global batch, over all its shards.
- * 0 is legal; then no backward is needed. */
+ * 0 is legal; then no backward is needed. Else 1e-30 to 1e30; LS_ERR_ARGUMENT opens no step. */
 LS_API ls_status ls_ddp_begin(ls_ddp *ddp, double weight);
 /* Backward of the next shard of this rank, in order; `loss` is the sum over the shard. Reduction
  * starts during the last one. */
@@ -83,7 +83,7 @@ enum { LS_VOTE_REASON = 240 }; /* bytes of a reason, its end included */
 
 /* From ls_ddp_begin to ls_ddp_wait; the last call before ls_ddp_wait counts. `reason` (copied, cut to its
  * room) is told to all ranks with a skip or a failure; may be NULL. Where an ls_ddp_backward failed for a
- * reason of this rank (no memory, say), the vote is LS_VOTE_FAILED with the error's text until the caller
+ * reason of this rank (no memory, a forward that failed, a loss that is none), the vote is LS_VOTE_FAILED with the error's text until the caller
  * says LS_VOTE_SKIP; either way ls_ddp_wait is the next call. */
 LS_API ls_status ls_ddp_vote(ls_ddp *ddp, ls_vote vote, const char *reason);
 

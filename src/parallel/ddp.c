@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "parallel/replicas.h"
+#include "reducer/weight.h"
 #include <lockstep/ops.h>
 #include <math.h>
 #include <stdio.h>
@@ -141,10 +142,12 @@ ls_status ls_ddp_begin(ls_ddp *ddp, double weight) {
     LS_TRY(ls__ddp_check_alive(ddp));
     if (ddp->in_step)
         return ls__fail(LS_ERR_STATE, "ddp: begin while a step is open; call ls_ddp_wait first");
-    if (!isfinite(weight) || weight < 0)
+    /* Found in the reduction, it would be the whole job's error. */
+    if (!ls__weight_is_legal(weight))
         return ls__fail(LS_ERR_ARGUMENT,
-                        "ls_ddp_begin: weight is %g, want the samples or tokens of this rank",
-                        weight);
+                        "ls_ddp_begin: weight is %g, want the samples or tokens of this rank: 0 or "
+                        "%g to %g",
+                        weight, ls__weight_min, ls__weight_max);
     for (size_t i = 0; i < ddp->entry_count; i++) {
         ls__ddp_entry *e = &ddp->entries[i];
         e->holds = 0;
@@ -227,26 +230,36 @@ static ls_status compute_shard(ls_ddp *ddp, ls_step *step, ls_tensor *loss) {
     return ls__ddp_close_shard(ddp);
 }
 
-/* What fails here and not in the reduction is this rank's own misfortune: the others are told of it by
- * the votes, in ls_ddp_wait, and are not kept waiting. */
-static ls_status run_shard(ls_ddp *ddp, ls_step *step, ls_tensor *loss) {
-    ddp->failed = open_reduction(ddp, step);
-    LS_TRY(ddp->failed);
-    ls_status status = compute_shard(ddp, step, loss);
-    if (status == LS_OK || ddp->failed != LS_OK)
-        return status;
+/* What fails in a shard and not in the reduction is this rank's own misfortune: the others are told of it
+ * by the votes, in ls_ddp_wait, and are not kept waiting. Returns `status`, with its text. */
+static ls_status lose_shards(ls_ddp *ddp, ls_status status) {
     ddp->lost = true;
     ddp->vote = LS_VOTE_FAILED;
     snprintf(ddp->reason, sizeof ddp->reason, "%s", ls_error_text());
     return status;
 }
 
-ls_status ls_ddp_backward(ls_ddp *ddp, ls_step *step, ls_tensor *loss) {
+static ls_status run_shard(ls_ddp *ddp, ls_step *step, ls_tensor *loss) {
+    ddp->failed = open_reduction(ddp, step);
+    LS_TRY(ddp->failed);
+    ls_status status = compute_shard(ddp, step, loss);
+    return status == LS_OK || ddp->failed != LS_OK ? status : lose_shards(ddp, status);
+}
+
+static ls_status check_forward(const ls_step *step, const ls_tensor *loss) {
     LS_TRY(ls_step_status(step));
-    LS_TRY(check_shard(ddp, "ls_ddp_backward"));
     if (!loss || ls_tensor_count(loss) != 1 || ls_tensor_dtype(loss) != LS_F32)
         return ls__fail(LS_ERR_ARGUMENT, "ls_ddp_backward: the loss must be one f32 number");
-    return run_shard(ddp, step, loss);
+    return LS_OK;
+}
+
+ls_status ls_ddp_backward(ls_ddp *ddp, ls_step *step, ls_tensor *loss) {
+    ls_status status = ls_step_status(step);
+    if (status != LS_OK && (!ddp || ddp->failed != LS_OK))
+        return status; /* a forward that lost the whole job's step says why */
+    LS_TRY(check_shard(ddp, "ls_ddp_backward"));
+    status = check_forward(step, loss);
+    return status == LS_OK ? run_shard(ddp, step, loss) : lose_shards(ddp, status);
 }
 
 ls_status ls_ddp_skip(ls_ddp *ddp) {
@@ -288,6 +301,7 @@ static ls_status finish_step(ls_ddp *ddp, ls_reducer_report *report) {
     while (ddp->next < ddp->count && !ddp->lost && ddp->failed == LS_OK)
         run_shard(ddp, NULL, NULL); /* shards without data; where it fails, the votes tell */
     LS_TRY(ddp->failed);
+    LS_TRY(open_reduction(ddp, NULL)); /* a rank whose forward failed has not yet */
     if (ddp->lost)
         LS_TRY(ls__sync_finish(ddp));
     LS_TRY(ls__votes_cast(ddp));

@@ -13,6 +13,7 @@
 #include "reducer/hooked.h"
 #include "reducer/layout.h"
 #include "reducer/overlap.h"
+#include "reducer/weight.h"
 #include <lockstep/reducer.h>
 #include <math.h>
 #include <stdio.h>
@@ -20,10 +21,6 @@
 #include <string.h>
 
 enum { DEFAULT_FIRST_BUCKET = 1 << 20, DEFAULT_BUCKET = 4 << 20 };
-
-/* Nonzero weights lie between these, so that 1 / (their sum) is an ordinary f32 for any number of
- * ranks below 1e8. */
-static const double weight_min = 1e-30, weight_max = 1e30;
 
 /* What a step knows of one bucket. */
 typedef struct bucket_step {
@@ -305,11 +302,11 @@ ls_status ls_reducer_begin(ls_reducer *reducer, double weight) {
     if (reducer->in_step)
         return ls__fail(LS_ERR_STATE, "ls_reducer_begin: a step is running; end it with "
                                       "ls_reducer_wait first");
-    if (!(weight == 0 || (weight >= weight_min && weight <= weight_max)))
+    if (!ls__weight_is_legal(weight))
         return ls__fail(LS_ERR_ARGUMENT,
                         "ls_reducer_begin: weight is %g, want 0 or a number of samples from %g to "
                         "%g",
-                        weight, weight_min, weight_max);
+                        weight, ls__weight_min, ls__weight_max);
     const ls__layout *layout = &reducer->layout;
     memset(reducer->ready, 0, layout->count * sizeof *reducer->ready);
     memset(reducer->report, 0, layout->bucket_count * sizeof *reducer->report);
