@@ -151,6 +151,32 @@ static void test_all_had_arrived(void **state) {
     ls__diagnosis_free(d);
 }
 
+/* Named by the error of who found it. */
+static void test_who_has_stopped(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        int stopped;
+    } of[] = {
+        {"rank 0: recv #3 from rank 2: rank 1 (host b, pid 7, in recv #2 from rank 3) has stopped: "
+         "no heartbeat for 10.2 s",
+         1},
+        {"rank 0: rank 2 gave up: rank 3 (pid 9) has stopped: no heartbeat for 1 s, rank 1 (x)", 3},
+        {"rank 0: rank 1 (host b, pid 7) ended without leaving the job", -1},
+        {"rank 9 (host b) has stopped: no heartbeat", -1},
+        {"has stopped: no heartbeat", -1},
+        {" has stopped: no heartbeat rank 1 (", -1},
+    };
+    for (size_t i = 0; i < sizeof of / sizeof of[0]; i++) {
+        start();
+        record[0].failed_ns = 5 * SECOND;
+        snprintf(record[0].failure, sizeof record[0].failure, "%s", of[i].text);
+        ls__diagnosis *d = diagnose();
+        assert_int_equal(d->stopped, of[i].stopped);
+        ls__diagnosis_free(d);
+    }
+}
+
 /* Clocks of two machines: the time of day decides. */
 static void test_the_first_error(void **state) {
     (void)state;
@@ -305,6 +331,7 @@ int main(void) {
         cmocka_unit_test(test_sendrecv),
         cmocka_unit_test(test_ranks_in_no_operation),
         cmocka_unit_test(test_all_had_arrived),
+        cmocka_unit_test(test_who_has_stopped),
         cmocka_unit_test(test_the_first_error),
         cmocka_unit_test(test_groups_of_other_sizes),
         cmocka_unit_test(test_written_and_read),

@@ -81,12 +81,12 @@ kill -9 "$(pid_of 3)"
 ends "kill -9 of rank 3 while rank 1 hangs" 137 2000
 says 'rank 3' "kill -9 of rank 3 while rank 1 hangs"
 
-# who is stopped is found by its missing heartbeat; who found it was not the first to fail
+# who is stopped is found by its missing heartbeat, and is the first cause, not who found it
 LOCKSTEP_HEARTBEAT=1 start 2
 kill -STOP "$(pid_of 1)"
 ends "rank 1 stopped" 4 5000
 says 'rank 1 (host [^ ]*, pid [0-9]*) has stopped: no heartbeat' "rank 1 stopped"
-says '^lockstep train: rank 0 (host [^ ]*, pid [0-9]*) gave up first: it exited with code 4' "rank 1 stopped"
+says '^lockstep train: rank 1 (host [^ ]*, pid [0-9]*) stopped first: it had no heartbeat any more' "rank 1 stopped"
 
 start 4
 kill -9 "$job"

@@ -35,7 +35,8 @@ static const ls__option options[] = {
      .kind = LS__OPTION_RANKS,
      .placeholder = "N",
      .at = offsetof(run_settings, ranks),
-     .help = "how many; auto: one for each core. --nproc-per-node means the same"},
+     .help =
+         "how many (up to 256 over shared memory); auto: one for each core. --nproc-per-node means the same"},
     {.name = "nproc-per-node",
      .kind = LS__OPTION_RANKS,
      .placeholder = "N",

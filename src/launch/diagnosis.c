@@ -305,6 +305,20 @@ static int first_error(const ls__diagnosis *d) {
     return first;
 }
 
+/* "... rank 3 (host b, pid 7) has stopped: no heartbeat for ..." (comm/heartbeat.c) -> 3 */
+static int stopped_rank(const ls__diagnosis *d) {
+    const char *text = d->first < 0 ? "" : d->record[d->first].failure;
+    const char *end = strstr(text, " has stopped: no heartbeat");
+    int stopped = -1;
+    for (const char *at = text; end && (at = strstr(at, "rank ")) && at < end; at++) {
+        char *after;
+        long rank = strtol(at + 5, &after, 10);
+        if (after > at + 5 && strncmp(after, " (", 2) == 0 && rank >= 0 && rank < d->ranks)
+            stopped = (int)rank;
+    }
+    return stopped;
+}
+
 static void say_lines(ls__diagnosis *d) {
     for (int r = 0; r < d->ranks; r++) {
         words w = {.text = d->line[r], .bytes = sizeof d->line[r]};
@@ -330,6 +344,7 @@ ls_status ls__diagnosis_make(ls__diagnosis **diagnosis, const ls__flight_record 
         return status;
     }
     d->first = first_error(d);
+    d->stopped = stopped_rank(d);
     say_lines(d);
     *diagnosis = d;
     return LS_OK;

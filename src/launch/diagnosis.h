@@ -20,6 +20,7 @@ typedef struct ls__diagnosis {
     int ranks;
     const ls__flight_record *record; /* (ranks) the caller's */
     int first; /* the rank whose own error was the first; -1: none noted one */
+    int stopped; /* the rank that this error found without a heartbeat; -1: it tells of something else */
     int stall_count;
     ls__stall stall[LS__DIAGNOSIS_STALLS];
     char (*line)[LS__DIAGNOSIS_TEXT_BYTES]; /* (ranks) "was in recv #3 from rank 0 for 4.2 s" */

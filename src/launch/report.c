@@ -124,7 +124,7 @@ static void print_others(const ls__outcome *o, int first, const ls__diagnosis *d
 
 /* The first error that a rank got from the library, unless the lines just shown hold it. */
 static void print_first_error(const ls__outcome *o, const ls__end *first, const ls__diagnosis *d) {
-    if (d->first < 0 || first->signal)
+    if (d->first < 0 || (first->signal && first->number != d->stopped))
         return;
     const char *text = d->record[d->first].failure;
     for (int i = 0; i < first->word_count; i++) {
@@ -141,8 +141,12 @@ static void print_diagnosis(const ls__outcome *o, const ls__end *first, const ls
         fprintf(stderr, "%s: %s\n", o->command, d->stall[i].text);
 }
 
+static bool ended_before(const ls__end *rank, const ls__end *other) {
+    return rank->exited && rank->exited_ns < other->exited_ns;
+}
+
 /* Ranks that lose a peer or wait in vain end with code 4: then the one that was first is who left without a
- * word, though with code 0, or who noted the first error. */
+ * word, though with code 0, or whose heartbeat the first error missed, or who noted that error. */
 static const ls__end *first_cause(const ls__outcome *o, const ls__diagnosis *d) {
     const ls__end *first = &o->end[o->first_failure];
     if (!d || first->signal || first->exit_code != LS__EXIT_RANKS)
@@ -153,10 +157,12 @@ static const ls__end *first_cause(const ls__outcome *o, const ls__diagnosis *d) 
             rank->exited_ns < first->exited_ns)
             return rank;
     }
+    if (d->stopped >= 0 && !ended_before(&o->end[d->stopped], first))
+        return &o->end[d->stopped];
     return d->first >= 0 && !o->end[d->first].signal ? &o->end[d->first] : first;
 }
 
-/* How the first cause ended, and "gave up" where it only found another rank dead, stopped or of another opinion:
+/* How the first cause ended, "stopped" where others missed its heartbeat, and "gave up" where it only found another rank dead, stopped or of another opinion:
  * code 4 and an error of the library. */
 static const char *describe_first(const ls__end *first, const ls__diagnosis *d, char *how,
                                   size_t bytes) {
@@ -165,6 +171,14 @@ static const char *describe_first(const ls__end *first, const ls__diagnosis *d, 
     if (first->exited && !first->signal && first->exit_code == 0)
         snprintf(how, bytes, "exited with code 0 %s",
                  known ? "without leaving the job (ls_job_finish)" : "before it joined the job");
+    if (d && first->number == d->stopped) {
+        size_t n = (size_t)snprintf(how, bytes, "had no heartbeat any more, and ");
+        describe(first, how + n, bytes - n);
+        n = strlen(how);
+        if (first->signal && first->signal == first->signal_sent)
+            snprintf(how + n, bytes - n, " by the launcher");
+        return "stopped";
+    }
     bool gave_up = d && !first->signal && first->exit_code == LS__EXIT_RANKS &&
                    d->record[first->number].failure[0];
     return gave_up ? "gave up" : "failed";
@@ -174,7 +188,7 @@ static void print_failure(const ls__outcome *o, const ls__diagnosis *d) {
     const ls__end *first = first_cause(o, d);
     int count = first->word_count;
     const char *introduction = count ? "; its last lines:" : " without a word";
-    char how[120], place[LS__FLIGHT_NAME_BYTES + 32];
+    char how[160], place[LS__FLIGHT_NAME_BYTES + 32];
     if (count && first->number == 0 && o->options->rank0_speaks) { /* they passed already */
         count = 0;
         introduction = "; its last lines stand above";
@@ -185,7 +199,7 @@ static void print_failure(const ls__outcome *o, const ls__diagnosis *d) {
             place, verb, how, seconds_of(o, first), introduction);
     for (int i = 0; i < count; i++)
         fprintf(stderr, "    %s\n", first->words[i]);
-    if (first->signal == SIGKILL)
+    if (first->signal == SIGKILL && first->signal_sent != SIGKILL)
         fprintf(stderr, "    (if nobody sent that signal, the machine may have run out of memory: "
                         "dmesg tells)\n");
     if (d)
