@@ -208,6 +208,45 @@ static void test_post_local(void **state) {
     run(post_body, (plan){.every = 2, .start = 4, .batch = 22});
 }
 
+/* A weight that is unfrozen later has a state on ranks that made an update of it, and none on others. */
+static void unfreeze_body(int rank, ls_job *job, void *context) {
+    (void)context;
+    trainer t;
+    CHECK_OK(ls_device_cpu(&t.device, 1));
+    const ls_model_options options = {.device = t.device, .seed = 7};
+    CHECK_OK(ls_model_create(&t.model, SPEC, &options));
+    const ls_step_options step = {.device = t.device, .seed = 3};
+    CHECK_OK(ls_step_create(&t.step, &step));
+    CHECK_OK(ls_model_set_trainable(t.model, "fc2", false));
+    CHECK_OK(ls_optimizer_create(&t.optimizer, t.model, &(ls_optimizer_options){.kind = LS_ADAMW}));
+    ls_local_sgd *local;
+    const ls_local_sgd_options two = {.every = 2};
+    CHECK_OK(ls_local_sgd_create(&local, t.model, ls_job_world(job), &two));
+    t.ddp = ls_local_sgd_ddp(local);
+    CHECK_OK(ls_ddp_set_trainable(t.ddp, "fc2", true));
+    ls_local_sgd_sync sync;
+    for (uint64_t s = 0; s < two.every; s++) {
+        float x[4 * INPUTS];
+        int32_t y[4];
+        double weight = rank == 1 ? 0 : 4; /* rank 1 has no data */
+        CHECK_OK(ls_ddp_begin(t.ddp, weight));
+        if (weight > 0)
+            CHECK_OK(ls_ddp_backward(t.ddp, t.step, forward(&t, s, 4 * (size_t)rank, 4, x, y)));
+        CHECK_OK(ls_ddp_wait(t.ddp, NULL));
+        CHECK_OK(ls_optimizer_step(t.optimizer, 0.01, NULL));
+        CHECK_OK(ls_local_sgd_step(local, weight, ls_ddp_loss(t.ddp), &sync));
+    }
+    CHECK(sync.averaged && sync.weight == 16);
+    ls_local_sgd_destroy(local);
+    t.ddp = NULL;
+    close_trainer(&t);
+}
+
+static void test_unfrozen_and_without_data(void **state) {
+    (void)state;
+    assert_int_equal(ranks_run(3, "shm", unfreeze_body, NULL), 0);
+}
+
 static void refuse_body(int rank, ls_job *job, void *context) {
     (void)rank;
     (void)context;
@@ -240,6 +279,7 @@ int main(void) {
         cmocka_unit_test(test_uneven_weights_count),
         cmocka_unit_test(test_start_reduces_gradients),
         cmocka_unit_test(test_post_local),
+        cmocka_unit_test(test_unfrozen_and_without_data),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -296,12 +296,39 @@ static void test_freeze_differs(void **state) {
     assert_int_equal(ranks_run(3, "tcp", body_freeze_differs, NULL), 0);
 }
 
+/* What fails on one rank before there is a reducer is heard by all at once. */
+static void body_one_cannot(int rank, ls_job *job, void *context) {
+    (void)context;
+    trainer t;
+    ls_group *self;
+    ls_ddp *other = NULL;
+    CHECK_OK(ls_device_cpu(&t.device, 1));
+    CHECK_OK(ls_model_create(&t.model, SPEC, &(ls_model_options){.device = t.device, .seed = 1}));
+    CHECK_OK(ls_group_split(ls_job_world(job), rank, 0, &self));
+    if (rank == 1)
+        CHECK_OK(ls_ddp_create(&other, t.model, self, NULL));
+    CHECK(ls_ddp_create(&t.ddp, t.model, ls_job_world(job), NULL) ==
+          (rank == 1 ? LS_ERR_STATE : LS_ERR_PEER));
+    CHECK(strstr(ls_error_text(), "already trained by another ddp"));
+    CHECK(rank == 1 || strstr(ls_error_text(), "rank 1"));
+    ls_ddp_destroy(other); /* and nothing is left in the way of another try */
+    CHECK_OK(ls_ddp_create(&t.ddp, t.model, ls_job_world(job), NULL));
+    ls_ddp_destroy(t.ddp);
+    ls_group_destroy(self);
+    ls_model_destroy(t.model);
+    ls_device_destroy(t.device);
+}
+
+static void test_one_cannot(void **state) {
+    (void)state;
+    assert_int_equal(ranks_run(3, "shm", body_one_cannot, NULL), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_uses),
-        cmocka_unit_test(test_two_backwards),
-        cmocka_unit_test(test_freeze),
-        cmocka_unit_test(test_freeze_differs),
+        cmocka_unit_test(test_uses),       cmocka_unit_test(test_two_backwards),
+        cmocka_unit_test(test_freeze),     cmocka_unit_test(test_freeze_differs),
+        cmocka_unit_test(test_one_cannot),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

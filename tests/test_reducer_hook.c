@@ -4,6 +4,7 @@
 #include "ranks.h"
 #include <lockstep/random.h>
 #include <lockstep/reducer.h>
+#include <malloc.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -521,6 +522,34 @@ static void test_hooks_differ(void **state) {
     assert_int_equal(ranks_run(2, ranks_transport(), differ_body, NULL), 0);
 }
 
+/* A hook whose reducer came to nothing is the caller's to use again, and keeps nothing of it. */
+static void again_body(int rank, ls_job *job, void *context) {
+    ls_reducer_param params[COUNT];
+    describe(params);
+    ls_reducer_hook *hook;
+    CHECK_OK(ls_hook_create(&hook, context));
+    ls_reducer *r;
+    size_t used = 0;
+    for (int i = 0; i < 40; i++) {
+        const ls_reducer_options differ = {.hook = hook, .bucket_bytes = 4096 + 64 * (size_t)rank};
+        CHECK(ls_reducer_create(&r, ls_job_world(job), params, COUNT, &differ) == LS_ERR_MISMATCH);
+        if (i == 4)
+            used = mallinfo2().uordblks;
+    }
+    CHECK(mallinfo2().uordblks < used + 16384); /* 35 times two errors of a matrix are 120960 */
+    CHECK_OK(ls_reducer_create(&r, ls_job_world(job), params, COUNT,
+                               &(ls_reducer_options){.hook = hook}));
+    run_step(r, rank, 0);
+    ls_reducer_destroy(r);
+}
+
+static void test_hook_is_used_again(void **state) {
+    (void)state;
+    const char *texts[] = {"topk:ratio=0.05", "powersgd:rank=2", "bf16"};
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(ranks_run(2, ranks_transport(), again_body, (void *)texts[i]), 0);
+}
+
 static void test_texts(void **state) {
     (void)state;
     ls_reducer_hook *hook;
@@ -551,10 +580,15 @@ static void test_texts(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bf16),  cmocka_unit_test(test_f16),
-        cmocka_unit_test(test_topk),  cmocka_unit_test(test_powersgd),
-        cmocka_unit_test(test_own),   cmocka_unit_test(test_state),
-        cmocka_unit_test(test_nan),   cmocka_unit_test(test_hooks_differ),
+        cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_f16),
+        cmocka_unit_test(test_topk),
+        cmocka_unit_test(test_powersgd),
+        cmocka_unit_test(test_own),
+        cmocka_unit_test(test_state),
+        cmocka_unit_test(test_nan),
+        cmocka_unit_test(test_hooks_differ),
+        cmocka_unit_test(test_hook_is_used_again),
         cmocka_unit_test(test_texts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -27,8 +27,9 @@ typedef struct ls_ddp_options {
 } ls_ddp_options;
 
 /* Collective. Compares the parameter lists (LS_ERR_MISMATCH names the first difference on every rank),
- * then copies rank 0's values to all. Gradients move into the reducer's memory. Model and group must
- * outlive the ddp; a model has at most one. */
+ * then copies rank 0's values to all. What fails on one rank alone (memory, say) is LS_ERR_PEER on the
+ * others. Gradients move into the reducer's memory. Model and group must outlive the ddp; a model has at
+ * most one. */
 LS_API ls_status ls_ddp_create(ls_ddp **ddp, ls_model *model, ls_group *group,
                                const ls_ddp_options *options);
 /* Collective, as ls_reducer_destroy. The model keeps its weights and takes gradients of its own again. */
@@ -121,7 +122,8 @@ typedef struct ls_ddp_times {
  * there is one. Equal on all ranks; belongs to the ddp and changes with each step. */
 LS_API const ls_ddp_times *ls_ddp_step_times(const ls_ddp *ddp);
 
-/* What the hook of options.reducer remembers, for checkpoints, as ls_reducer_hook_state. */
+/* What the hook of options.reducer remembers, for checkpoints, as ls_reducer_hook_state; 0 without one. State i
+ * below that number, else LS_ERR_ARGUMENT; its data belong to the hook. The error of a failed step after one. */
 LS_API size_t ls_ddp_hook_states(const ls_ddp *ddp);
 LS_API ls_status ls_ddp_hook_state(ls_ddp *ddp, size_t i, ls_hook_state *state);
 

@@ -66,7 +66,8 @@ typedef struct ls_reducer_hook {
     const char *name; /* with its settings: "topk:ratio=0.01"; compared between ranks at creation */
     bool whole_tensors; /* no tensor is cut: a bucket may exceed its size by a tensor */
     void *context;
-    /* Once, inside of ls_reducer_create: takes what memory it needs. Copy what you keep of `params` (count).
+    /* Inside of ls_reducer_create, and again if that failed and the hook is used for another: takes what memory
+     * it needs, and gives back what an earlier call took. Copy what you keep of `params` (count).
      * No collective may be called here; a failure reaches all ranks. What can fail on one rank alone is to
      * fail here: in a step the others would wait. */
     ls_status (*attach)(void *context, const ls_group *group, const struct ls_reducer_param *params,

@@ -24,13 +24,18 @@ typedef struct ls_local_sgd ls_local_sgd; /* opaque */
 
 /* Zero-initialise; zero means the default. Equal on all ranks. */
 typedef struct ls_local_sgd_options {
-    uint64_t every;     /* steps from one average to the next; at least 1 */
-    uint64_t start;     /* steps in which gradients are reduced first; default 0 */
-    uint64_t done;      /* steps an earlier run has made; counts for start and every; default 0 */
-    ls_ddp_options ddp; /* its hook is for the first `start` steps */
+    uint64_t every; /* steps from one average to the next; at least 1 */
+    uint64_t start; /* steps in which gradients are reduced first, `done` included; default 0 */
+    /* Steps an earlier run has made; default 0. They count for `start`. The first average is `every` local steps
+     * after creation, so an earlier run is gone on with from one of its averages. */
+    uint64_t done;
+    /* Its hook is for the first `start` steps; where start <= done there are none, and it stays the caller's
+     * (ls_hook_destroy). */
+    ls_ddp_options ddp;
 } ls_local_sgd_options;
 
-/* Collective. As ls_ddp_create; the model is trained by ls_local_sgd_ddp. */
+/* Collective. As ls_ddp_create, errors too; the model is trained by ls_local_sgd_ddp. LS_ERR_ARGUMENT where
+ * `every` is 0 or there are fewer shards than ranks. */
 LS_API ls_status ls_local_sgd_create(ls_local_sgd **local, ls_model *model, ls_group *group,
                                      const ls_local_sgd_options *options);
 /* Collective. NULL is allowed. */
@@ -53,11 +58,13 @@ typedef struct ls_local_sgd_sync {
 /* After each optimizer step, with this rank's weight and loss of it. Every `every` local steps collective:
  * weights, running statistics and the optimizer's state become their averages over ranks, weighted by what
  * each trained on (equal weights: by the plain average), so replicas are equal to the bit again. Updates are
- * counted as on the rank that made most. *sync (may be NULL) says what happened. */
+ * counted as on the rank that made most. *sync (may be NULL) says what happened. Errors are those of
+ * ls_all_reduce; LS_ERR_MISMATCH where replicas differ after an average; LS_ERR_MEMORY, and LS_ERR_PEER on the
+ * other ranks; in step `start`, which makes another ddp, those of ls_ddp_create. After an error: end the job. */
 LS_API ls_status ls_local_sgd_step(ls_local_sgd *local, double weight, double loss,
                                    ls_local_sgd_sync *sync);
 /* Collective: averages now, before an evaluation or a checkpoint; the next regular average comes `every`
- * steps later. Does nothing where nothing was trained locally since the last. */
+ * steps later. Does nothing where nothing was trained locally since the last. Errors as ls_local_sgd_step. */
 LS_API ls_status ls_local_sgd_average(ls_local_sgd *local, ls_local_sgd_sync *sync);
 
 #ifdef __cplusplus

@@ -136,6 +136,13 @@ size_t ls__optimizer_state_count(const ls_optimizer *optimizer) {
     return optimizer->count;
 }
 
+ls_status ls__optimizer_ensure_states(ls_optimizer *optimizer) {
+    for (size_t i = 0; i < optimizer->count; i++)
+        if (optimizer->states[i].parameter->role == LS_WEIGHT)
+            LS_TRY(ensure_state(optimizer, &optimizer->states[i]));
+    return LS_OK;
+}
+
 ls__optimizer_state ls__optimizer_state_get(ls_optimizer *optimizer, size_t i) {
     state *s = &optimizer->states[i];
     bool sgd = optimizer->options.kind == LS_SGD;

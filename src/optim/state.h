@@ -16,6 +16,9 @@ typedef struct ls__optimizer_state {
 size_t ls__optimizer_state_count(const ls_optimizer *optimizer);
 /* Of weight i, in the order of the model's parameters; i < count. */
 ls__optimizer_state ls__optimizer_state_get(ls_optimizer *optimizer, size_t i);
+/* Makes, as zeros, what weights that were frozen until now have not got before their first update: a replica
+ * that made none then is shaped as one that did. */
+ls_status ls__optimizer_ensure_states(ls_optimizer *optimizer);
 /* Updates made, for messages. */
 uint64_t *ls__optimizer_steps(ls_optimizer *optimizer);
 

@@ -24,6 +24,14 @@ static void compare_kernels(ls_ddp *ddp, const char *cards) {
                 cards, r, cards + r * CARD);
 }
 
+ls_status ls__bits_prepare(ls_ddp *ddp) {
+    size_t ranks = (size_t)ls_group_size(ddp->group);
+    ddp->cards = calloc(ranks, CARD);
+    return ddp->cards
+               ? LS_OK
+               : ls__fail(LS_ERR_MEMORY, "ddp: no memory for the kernels of %zu ranks", ranks);
+}
+
 ls_status ls__bits_check(ls_ddp *ddp) {
     size_t ranks = (size_t)ls_group_size(ddp->group);
     if (!ranks_are_subtrees(ddp))
@@ -32,14 +40,13 @@ ls_status ls__bits_check(ls_ddp *ddp) {
             "%zu shards on %zu ranks: a rank's shards are no subtree of the sum, so bits are not "
             "those of other numbers of ranks; they are where shards / ranks is 1, 2, 4, 8, ...",
             ddp->shards, ranks);
-    char mine[CARD] = "", *cards = calloc(ranks, CARD);
-    if (!cards)
-        return ls__fail(LS_ERR_MEMORY, "ddp: no memory for the kernels of %zu ranks", ranks);
+    char mine[CARD] = "";
     ddp->device->table->describe(ddp->device, mine, sizeof mine);
-    ls_status status = ls_all_gather(ddp->group, mine, cards, CARD, LS_U8);
+    ls_status status = ls_all_gather(ddp->group, mine, ddp->cards, CARD, LS_U8);
     if (status == LS_OK)
-        compare_kernels(ddp, cards);
-    free(cards);
+        compare_kernels(ddp, ddp->cards);
+    free(ddp->cards);
+    ddp->cards = NULL;
     return status;
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "parallel/replicas.h"
+#include "reducer/agree.h"
 #include "reducer/weight.h"
 #include <lockstep/ops.h>
 #include <math.h>
@@ -41,15 +42,22 @@ static void own_model(ls_ddp *ddp) {
     ddp->owns_model = true;
 }
 
-static ls_status create(ls_ddp *ddp, const ls_ddp_options *options) {
+/* All that can fail on one rank alone, its memory above all. */
+static ls_status prepare(ls_ddp *ddp, const ls_ddp_options *options) {
     LS_TRY(ls__ddp_create_entries(ddp));
     ddp->ballot = calloc(ddp->entries[ls__ddp_votes_entry(ddp)].count, sizeof *ddp->ballot);
     ddp->times = calloc((size_t)ls_group_size(ddp->group), sizeof *ddp->times);
     if (!ddp->ballot || !ddp->times)
         return ls__fail(LS_ERR_MEMORY, "ddp: no memory for the votes");
     LS_TRY(ls__watch_create(ddp, options));
-    LS_TRY(ls__ddp_create_reducer(ddp));
     LS_TRY(ls__ddp_create_scratch(ddp));
+    LS_TRY(ls__sync_prepare(ddp));
+    return ls__bits_prepare(ddp);
+}
+
+static ls_status create(ls_ddp *ddp, const ls_ddp_options *options) {
+    LS_TRY(ls__agree(ddp->group, prepare(ddp, options)));
+    LS_TRY(ls__ddp_create_reducer(ddp));
     LS_TRY(ls__sync_create(ddp));
     LS_TRY(ls__bits_check(ddp));
     return options->skip_broadcast ? LS_OK : broadcast_values(ddp);
@@ -114,6 +122,8 @@ void ls_ddp_destroy(ls_ddp *ddp) {
     ls__ddp_free_scratch(ddp);
     ls__watch_free(ddp);
     free(ddp->entries);
+    free(ddp->params);
+    free(ddp->cards);
     free(ddp->sums);
     free(ddp->ballot);
     free(ddp->times);

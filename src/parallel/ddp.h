@@ -32,6 +32,7 @@ struct ls_ddp {
     size_t shards, first, count; /* of the global batch; this rank's */
     ls__ddp_entry *entries; /* the model's parameters in order, then the loss, then the votes */
     size_t parameter_count, statistic_count, entry_count;
+    ls_reducer_param *params; /* (entries): how the reducer is told of them */
     size_t slot_count;
     float *scratch[LS__DDP_SLOTS]; /* slots 1 .. slot_count-1 */
     bool owns_model;               /* its parameters are marked as managed by this ddp */
@@ -58,6 +59,7 @@ struct ls_ddp {
     bool stop_requested; /* ls_ddp_request_stop */
     ls_ddp_tally tally;
     char bits_note[400];
+    char *cards;      /* for bits.c, during creation */
     ls_status failed; /* a step was lost for the whole job: everything after returns this */
 };
 
@@ -119,7 +121,9 @@ ls_status ls__ddp_take_loss(ls_ddp *ddp, const ls_model *model, const ls_step *s
 
 /* --- sync.c --- */
 
-/* Collective, and nothing where the model has no norm=sync. */
+/* Nothing where the model has no norm=sync: whether the ddp can have it, and memory for it. */
+ls_status ls__sync_prepare(ls_ddp *ddp);
+/* Collective, after that. */
 ls_status ls__sync_create(ls_ddp *ddp);
 void ls__sync_free(ls_ddp *ddp);
 /* This rank's forward (in the first step), or its backward, is over, or there is none: takes part in the
@@ -128,6 +132,8 @@ ls_status ls__sync_finish(ls_ddp *ddp);
 
 /* --- bits.c --- */
 
+/* Memory for it. */
+ls_status ls__bits_prepare(ls_ddp *ddp);
 /* Collective: fills bits_note, equal on all ranks. */
 ls_status ls__bits_check(ls_ddp *ddp);
 

@@ -14,7 +14,8 @@ ls_status ls__ddp_create_entries(ls_ddp *ddp) {
     ddp->parameter_count = n;
     ddp->entry_count = n + 2;
     ddp->entries = calloc(ddp->entry_count, sizeof *ddp->entries);
-    if (!ddp->entries)
+    ddp->params = calloc(ddp->entry_count, sizeof *ddp->params);
+    if (!ddp->entries || !ddp->params)
         return ls__fail(LS_ERR_MEMORY, "ddp: no memory for %zu parameters", n);
     for (size_t i = 0; i < n; i++) {
         ls_parameter *p = ls_model_parameter(ddp->model, i);
@@ -56,16 +57,9 @@ static ls_reducer_param describe(const ls_ddp *ddp, size_t i, const size_t *coun
 ls_status ls__ddp_create_reducer(ls_ddp *ddp) {
     ls_reducer_options options = ddp->reducer_options;
     options.leave_sums = true; /* the optimizer multiplies as it reads */
-    ls_reducer_param *params = calloc(ddp->entry_count, sizeof *params);
-    if (!params)
-        return ls__fail(LS_ERR_MEMORY, "ddp: no memory for a list of %zu parameters",
-                        ddp->entry_count);
     for (size_t i = 0; i < ddp->entry_count; i++)
-        params[i] = describe(ddp, i, &ddp->entries[i].count);
-    ls_status status =
-        ls_reducer_create(&ddp->reducer, ddp->group, params, ddp->entry_count, &options);
-    free(params);
-    return status;
+        ddp->params[i] = describe(ddp, i, &ddp->entries[i].count);
+    return ls_reducer_create(&ddp->reducer, ddp->group, ddp->params, ddp->entry_count, &options);
 }
 
 /* --- the ready order --- */

@@ -8,6 +8,7 @@
 #include "optim/state.h"
 #include "parallel/ddp.h"
 #include "parallel/replicas.h"
+#include "reducer/agree.h"
 #include <stdlib.h>
 
 struct ls_local_sgd {
@@ -61,6 +62,8 @@ static ls_status average_optimizer(const shares *s, ls_optimizer *optimizer) {
         ls__optimizer_state state = ls__optimizer_state_get(optimizer, i);
         size_t count = state.parameter->value.count;
         int64_t steps = (int64_t)*state.steps;
+        if (state.parameter->role == LS_FROZEN)
+            continue;
         if (state.first)
             LS_TRY(average(s, state.first, count));
         if (state.second)
@@ -91,6 +94,8 @@ ls_status ls_local_sgd_average(ls_local_sgd *l, ls_local_sgd_sync *sync) {
         return LS_OK;
     shares s;
     double loss;
+    ls_optimizer *optimizer = l->model->optimizer;
+    LS_TRY(ls__agree(l->group, optimizer ? ls__optimizer_ensure_states(optimizer) : LS_OK));
     LS_TRY(agree_on_shares(l, &s, &loss));
     if (s.total > 0)
         LS_TRY(average_model(&s, l->model));

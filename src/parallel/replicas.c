@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "nn/model.h"
 #include "optim/state.h"
+#include "reducer/agree.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -144,6 +145,7 @@ ls_status ls__replicas_verify(ls_model *model, ls_group *group) {
     part p;
     for (size_t i = 0; status == LS_OK && next_part(&walk, &p); i++)
         mine[i] = XXH64(p.data, p.bytes, 0);
+    status = ls__agree(group, status);
     if (status == LS_OK)
         status = ls_all_gather(group, mine, all, count, LS_I64);
     if (status == LS_OK)

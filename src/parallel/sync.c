@@ -83,8 +83,8 @@ static ls_status check(const ls_ddp *ddp) {
     return LS_OK;
 }
 
-ls_status ls__sync_create(ls_ddp *ddp) {
-    ls__sync *sync = ddp->model->sync;
+ls_status ls__sync_prepare(ls_ddp *ddp) {
+    const ls__sync *sync = ddp->model->sync;
     if (!sync || sync->layers == 0)
         return LS_OK;
     LS_TRY(check(ddp));
@@ -93,8 +93,14 @@ ls_status ls__sync_create(ls_ddp *ddp) {
     ddp->sync_values = calloc(message_size(sync), sizeof *ddp->sync_values);
     if (!ddp->sync_values)
         return ls__fail(LS_ERR_MEMORY, "ddp: no memory for the sums of batch norm");
+    return LS_OK;
+}
+
+ls_status ls__sync_create(ls_ddp *ddp) {
+    if (!ddp->sync_values)
+        return LS_OK;
     LS_TRY(ls_group_split(ddp->group, 0, ls_group_rank(ddp->group), &ddp->sync_group));
-    sync->over = (ls_batch_norm_sync){.sum = sum, .context = ddp};
+    ddp->model->sync->over = (ls_batch_norm_sync){.sum = sum, .context = ddp};
     return LS_OK;
 }
 

@@ -2,6 +2,7 @@
  * Descriptions are exchanged only to name a difference. */
 #include "reducer/fingerprint.h"
 #include "base/error.h"
+#include "reducer/agree.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,15 +48,6 @@ static uint64_t hash(const ls__description *description) {
     for (size_t i = 0; i < description->length; i++)
         h = (h ^ (unsigned char)description->text[i]) * 0x100000001b3u;
     return h;
-}
-
-/* The message of rank `failed` reaches all. */
-static ls_status share_failure(ls_group *group, int failed, ls_status local, char text[1024]) {
-    LS_TRY(ls_broadcast(group, text, 1024, LS_U8, failed));
-    text[1023] = '\0';
-    if (ls_group_rank(group) == failed)
-        return ls__fail(local, "%s", text);
-    return ls__fail(local != LS_OK ? local : LS_ERR_PEER, "rank %d failed: %s", failed, text);
 }
 
 /* Two descriptions that differ; `other` is the one of rank `rank`. */
@@ -115,7 +107,7 @@ static ls_status share_description(ls_group *group, const ls__description *mine,
 ls_status ls__fingerprint_compare(ls_group *group, ls_status local,
                                   const ls__description *description) {
     int rank = ls_group_rank(group), size = ls_group_size(group);
-    char text[1024] = "";
+    char text[LS__FAILURE_TEXT] = "";
     if (local != LS_OK)
         snprintf(text, sizeof text, "%s", ls_error_text());
 
@@ -128,7 +120,7 @@ ls_status ls__fingerprint_compare(ls_group *group, ls_status local,
     int64_t first[2] = {local != LS_OK ? rank : size, differs ? rank : size};
     LS_TRY(ls_all_reduce(group, first, first, 2, LS_I64, LS_MIN));
     if (first[0] < size)
-        return share_failure(group, (int)first[0], local, text);
+        return ls__share_failure(group, (int)first[0], local, text);
     if (first[1] == size)
         return LS_OK;
 

@@ -18,7 +18,9 @@ enum { CHUNK = 512 * 1024 }; /* elements */
 typedef struct half {
     ls_reducer_hook hook;
     ls_dtype wire;
-    uint16_t *buffer; /* (CHUNK) of ls_group_alloc, made in the first step; the job's */
+    uint16_t *
+        buffer; /* (CHUNK) of ls_group_alloc, made in the first step and not in attach, since that is a
+                         collective, and fails on all ranks or none; the job's to the end */
 } half;
 
 static ls_status reduce_chunk(half *h, ls_group *group, float *data, size_t count, float shrink,

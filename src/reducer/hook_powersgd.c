@@ -213,10 +213,27 @@ static ls_status attach_tensor(powersgd *h, const ls_reducer_param *param, tenso
                : ls__fail(LS_ERR_MEMORY, "no memory for the error of %zu elements", t->count);
 }
 
+/* What attach took. */
+static void release(powersgd *h) {
+    for (size_t i = 0; i < h->tensors; i++) {
+        free(h->tensor[i].error);
+        free(h->tensor[i].q);
+        free(h->tensor[i].name);
+    }
+    free(h->tensor);
+    free(h->first);
+    free(h->local);
+    free(h->mean);
+    h->tensor = NULL;
+    h->first = h->local = h->mean = NULL;
+    h->tensors = 0;
+}
+
 static ls_status attach(void *context, const ls_group *group, const ls_reducer_param *params,
                         size_t count) {
     powersgd *h = context;
     (void)group;
+    release(h); /* of a reducer that came to nothing: the hook is the caller's to use again */
     h->tensor = calloc(count ? count : 1, sizeof *h->tensor);
     if (!h->tensor)
         return ls__fail(LS_ERR_MEMORY, "no memory for %zu tensors", count);
@@ -265,17 +282,8 @@ static void state(void *context, size_t i, ls_hook_state *s) {
 }
 
 static void destroy(void *context) {
-    powersgd *h = context;
-    for (size_t i = 0; i < h->tensors; i++) {
-        free(h->tensor[i].error);
-        free(h->tensor[i].q);
-        free(h->tensor[i].name);
-    }
-    free(h->tensor);
-    free(h->first);
-    free(h->local);
-    free(h->mean);
-    free(h);
+    release(context);
+    free(context);
 }
 
 ls_status ls__hook_powersgd_create(ls_reducer_hook **hook, size_t rank, uint64_t start) {

@@ -157,9 +157,28 @@ static ls_status attach_tensor(topk *h, const ls_reducer_param *param, size_t i)
                : ls__fail(LS_ERR_MEMORY, "no memory for the error of %zu elements", t->count);
 }
 
+/* What attach took. */
+static void release(topk *h) {
+    for (size_t i = 0; i < h->tensors; i++) {
+        free(h->tensor[i].error);
+        free(h->tensor[i].name);
+    }
+    free(h->tensor);
+    free(h->sent);
+    free(h->counts);
+    free(h->mine);
+    free(h->all);
+    h->tensor = NULL;
+    h->sent = NULL;
+    h->counts = NULL;
+    h->mine = h->all = NULL;
+    h->tensors = h->room = 0;
+}
+
 static ls_status attach(void *context, const ls_group *group, const ls_reducer_param *params,
                         size_t count) {
     topk *h = context;
+    release(h); /* of a reducer that came to nothing: the hook is the caller's to use again */
     h->ranks = ls_group_size(group);
     h->rank = ls_group_rank(group);
     h->tensor = calloc(count ? count : 1, sizeof *h->tensor);
@@ -201,17 +220,8 @@ static void state(void *context, size_t i, ls_hook_state *s) {
 }
 
 static void destroy(void *context) {
-    topk *h = context;
-    for (size_t i = 0; i < h->tensors; i++) {
-        free(h->tensor[i].error);
-        free(h->tensor[i].name);
-    }
-    free(h->tensor);
-    free(h->sent);
-    free(h->counts);
-    free(h->mine);
-    free(h->all);
-    free(h);
+    release(context);
+    free(context);
 }
 
 ls_status ls__hook_topk_create(ls_reducer_hook **hook, double ratio) {
