@@ -36,6 +36,12 @@ expect 3 'neither a checkpoint nor a folder of checkpoints' diff "$a" "$work"
 
 expect 0 'all.safetensors: ' merge "$a/step-00000006" --out "$work/all.safetensors"
 expect 2 'is there' merge "$a/step-00000006" --out "$work/all.safetensors"
+mkfifo "$work/pipe"
+ln -s all.safetensors "$work/link"
+for out in pipe link; do
+  expect 2 'is no regular file' merge "$a/step-00000006" --out "$work/$out" --overwrite
+done
+[ -p "$work/pipe" ] && [ -L "$work/link" ] || fail "merge replaced what is no regular file"
 expect 0 ' 0 differ' diff "$work/all.safetensors" "$a/step-00000006"
 expect 0 ': whole' verify "$work/all.safetensors"
 expect 0 'twice.safetensors: ' merge "$a/step-00000006/model.safetensors" "$work/a/model.safetensors" --out "$work/twice.safetensors"

@@ -95,6 +95,9 @@ expect_out() {
 : >"$work/file"
 expect_out 3 "$work/file" "$work/file"
 expect_out 3 "/proc/nowhere" /proc/nowhere
+mkdir "$work/pipes"
+mkfifo "$work/pipes/metrics.jsonl"
+expect_out 3 'no regular file' "$work/pipes" --overwrite
 "$lockstep" train "${cnn[@]}" --out "$work/done" >/dev/null 2>&1 || fail "a plain run"
 before=$(hash_of "$work/done")
 expect_out 2 'overwrite' "$work/done"

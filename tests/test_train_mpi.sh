@@ -45,4 +45,12 @@ for mpi in openmpi mpich; do
 done
 [ $tried -gt 0 ] || skip "neither OpenMPI nor MPICH is installed"
 echo "4 ranks under mpirun: $(hash_of "$work/one"), as 1 rank"
+# The MPI of another mpirun than the one that started it would make four jobs of one rank.
+if [ $tried = 2 ]; then
+  for pair in "openmpi mpich" "mpich openmpi"; do
+    mpirun_of "${pair% *}" env LOCKSTEP_MPI="${pair#* }" "$lockstep" train "${gpt[@]}" --steps 1 >"$work/log" 2>&1 &&
+      fail "$pair: no error"
+    grep -q "mpirun started 4 ranks, but the MPI in use sees 1" "$work/log" || { fail "$pair: message" && cat "$work/log"; }
+  done
+fi
 finish

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 typedef struct merge_settings {
     const char *out;
@@ -92,10 +92,22 @@ static ls_status write_out(const merge *m, const char *out) {
     return ls__safetensors_write(out, m->entries, m->count, keys, values, values[1] ? 2 : 1);
 }
 
-static ls_status run(merge *m, char **paths, int count, const merge_settings *settings) {
-    if (!settings->overwrite && access(settings->out, F_OK) == 0)
+/* The new file takes the name of the old: a device, a pipe or a link would be gone. */
+static ls_status check_out(const merge_settings *settings) {
+    struct stat about;
+    if (lstat(settings->out, &about) != 0)
+        return LS_OK;
+    if (!settings->overwrite)
         return ls__fail(LS_ERR_ARGUMENT, "--out %s: is there; choose another, or give --overwrite",
                         settings->out);
+    if (!S_ISREG(about.st_mode))
+        return ls__fail(LS_ERR_ARGUMENT,
+                        "--out %s: is no regular file, and only those are replaced", settings->out);
+    return LS_OK;
+}
+
+static ls_status run(merge *m, char **paths, int count, const merge_settings *settings) {
+    LS_TRY(check_out(settings));
     m->inputs = calloc((size_t)count, sizeof *m->inputs);
     if (!m->inputs)
         return ls__fail(LS_ERR_MEMORY, "no memory for %d files", count);

@@ -122,6 +122,10 @@ static long metrics_length(const char *path, uint64_t last) {
 }
 
 static ls_status open_metrics(ls__train_output *o, uint64_t first_step) {
+    struct stat about;
+    if (stat(o->metrics_path, &about) == 0 && !S_ISREG(about.st_mode)) /* opening a pipe waits */
+        return ls__fail(LS_ERR_IO, "%s: is no regular file; remove it, or choose another --out",
+                        o->metrics_path);
     long length = first_step > 0 ? metrics_length(o->metrics_path, first_step) : 0;
     int fd = open(o->metrics_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd >= 0 && ftruncate(fd, length) == 0 && (o->metrics = fdopen(fd, "a")))

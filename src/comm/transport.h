@@ -177,6 +177,7 @@ ls_status ls__tcp_open_by_file(ls__transport **transport, ls__job_place *place, 
 /* Whether OpenMPI's or MPICH's launcher has started this process as one of several: "openmpi", "mpich" or
  * NULL. */
 const char *ls__mpi_launcher(void);
+int ls__mpi_launcher_size(void); /* ranks that it says it started; 0: none did */
 /* "Open MPI v4.1.4": loads the module of `which`; a process should do that for one of them only. */
 ls_status ls__mpi_describe(const char *which, char *text, size_t bytes);
 /* `which` names the MPI ("openmpi", "mpich"; NULL: whichever there is).

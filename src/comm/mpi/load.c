@@ -25,6 +25,13 @@ const char *ls__mpi_launcher(void) {
     return NULL;
 }
 
+int ls__mpi_launcher_size(void) {
+    const char *launcher = ls__mpi_launcher();
+    if (!launcher)
+        return 0;
+    return number_of(strcmp(launcher, "openmpi") == 0 ? "OMPI_COMM_WORLD_SIZE" : "PMI_SIZE");
+}
+
 /* The MPI that this process already holds, by a symbol that only one of them has. */
 static const char *loaded(void) {
     if (dlsym(RTLD_DEFAULT, "ompi_mpi_comm_world"))

@@ -271,6 +271,17 @@ static ls_status split(ls__transport *transport, int color, int key, uint64_t de
     return comm ? open_comm(part, mpi->engine, comm, deadline) : LS_OK;
 }
 
+/* An MPI that another's mpirun started sees one process only, and the job would be N jobs of one rank. */
+static ls_status check_size(const ls__mpi_engine *engine, ls__mpi_comm *comm) {
+    const int wanted = ls__mpi_launcher_size(), size = engine->size(comm);
+    if (wanted == 0 || wanted == size)
+        return LS_OK;
+    return ls__fail(LS_ERR_ARGUMENT,
+                    "%s's mpirun started %d ranks, but the MPI in use sees %d: LOCKSTEP_MPI or the "
+                    "program names another MPI than the mpirun that started it",
+                    ls__mpi_launcher(), wanted, size);
+}
+
 ls_status ls__mpi_open(ls__transport **transport, ls__job_place *place, const char *which,
                        const void *handle) {
     char text[LS__MPI_TEXT_BYTES] = "";
@@ -280,6 +291,13 @@ ls_status ls__mpi_open(ls__transport **transport, ls__job_place *place, const ch
     LS_TRY(ls__mpi_load(&engine, which));
     if (engine->open(&comm, handle, text))
         return ls__fail(LS_ERR_SYSTEM, "cannot join through MPI: %s", text);
+    if (!handle) {
+        ls_status status = check_size(engine, comm);
+        if (status != LS_OK) {
+            engine->close(comm, true);
+            return status;
+        }
+    }
     LS_TRY(open_comm(transport, engine, comm, ls__deadline_ns(place->timeout_s)));
     place->rank = (*transport)->rank;
     place->world_size = (*transport)->size;
