@@ -187,7 +187,7 @@ first_failure() {
   [ $(($(now_ms) - begin)) -le 2500 ] || fail "stubborn rank: too slow"
   want_nothing_left "stubborn rank" "${marker}stubborn"
   # code 4 tells of somebody else's failure: the cause is the other one
-  run -n 2 sh -c 'test $RANK = 0 && exit 4; sleep 0.03; kill -9 $$'
+  run -n 2 sh -c 'test $RANK = 0 && exit 4; sleep 0.2; kill -9 $$'
   want_code 137 "cause and consequence"
 }
 

@@ -10,7 +10,8 @@
 #include <sys/wait.h>
 
 static const double FAIL_GRACE_S = 0.5, GRACE_S = 25, TERMINATE_S = 0.4;
-/* Ends within this time are seen as simultaneous: then the likelier cause is the first. */
+/* Ends within this time are seen as simultaneous: then the likelier cause is the first. An end that only tells of
+ * another rank's makes way for a cause however late that comes, as long as no rank was told to end. */
 static const uint64_t TOGETHER_NS = 100000000;
 
 static bool has_processes(const ls__rank *rank) {
@@ -46,7 +47,8 @@ static void note_failure(ls__launch_job *job, const ls__rank *rank) {
         return;
     }
     const ls__rank *first = &job->ranks[job->first_failure];
-    if (rank->exited_ns - first->exited_ns < TOGETHER_NS && likelihood(rank) > likelihood(first))
+    const bool together = rank->exited_ns - first->exited_ns < TOGETHER_NS;
+    if ((together || likelihood(first) == 0) && likelihood(rank) > likelihood(first))
         job->first_failure = rank->local;
 }
 
