@@ -2,6 +2,7 @@
 #ifndef LS_REDUCER_AGREE_H
 #define LS_REDUCER_AGREE_H
 
+#include "base/error.h"
 #include <lockstep/group.h>
 
 enum { LS__FAILURE_TEXT = 1024 }; /* bytes, the end included */
@@ -9,7 +10,7 @@ enum { LS__FAILURE_TEXT = 1024 }; /* bytes, the end included */
 /* Collective. `local` is what happened on this rank, with its text in ls_error_text. LS_OK on all ranks, or an
  * error on all, with the text of the lowest rank that failed: `local` where it happened, LS_ERR_PEER elsewhere.
  * One all-reduce of 8 bytes where all is well. */
-ls_status ls__agree(ls_group *group, ls_status local);
+LS_SHARED ls_status ls__agree(ls_group *group, ls_status local);
 
 /* Collective, where all know that rank `failed` did: its `text` reaches all, and all return an error as above. */
 ls_status ls__share_failure(ls_group *group, int failed, ls_status local,
