@@ -109,21 +109,21 @@ static bool pass_lobby(ls__tcp_lobby *lobby, const connection *c, input *in, ls_
     struct {
         ls__tcp_proof proof;
         ls__tcp_card card;
-    } paper;
+    } credentials;
     ls__tcp_hello_make(&hello, role_of(in), 1, WORLD, 0);
     if (in->flags & GARBLES_HELLO)
         read_over(in, &hello, sizeof hello);
-    memset(&paper, 0, sizeof paper);
+    memset(&credentials, 0, sizeof credentials);
     say(c, &hello, sizeof hello);
     if (serve(lobby, guest))
         return true; /* before it has proved anything: the caller objects */
-    read_over(in, &paper, sizeof paper);
+    read_over(in, &credentials, sizeof credentials);
     if (in->flags & KNOWS_TOKEN) {
         ls__tcp_hello answer;
         ls__tcp_hello_make(&answer, lobby->role, 0, WORLD, (int)(hello.rank & INT32_MAX));
-        ls__tcp_prove(&paper.proof, lobby->join->key, &hello, &answer, &paper.card);
+        ls__tcp_prove(&credentials.proof, lobby->join->key, &hello, &answer, &credentials.card);
     }
-    say(c, &paper, sizeof paper);
+    say(c, &credentials, sizeof credentials);
     say(c, in->at, in->left);
     shutdown(c->theirs, SHUT_WR);
     return serve(lobby, guest);

@@ -19,6 +19,9 @@ typedef struct run_settings {
     const char *flight, *log_dir, *redirect, *tee;
 } run_settings;
 
+#define TEXT_OF(number) TEXT_OF_TOKEN(number)
+#define TEXT_OF_TOKEN(token) #token
+
 static const char *const examples[] = {
     "lockstep run -n 4 ./trainer --epochs 3",
     "lockstep run -n auto --no-prefix -- python3 train.py",
@@ -89,7 +92,7 @@ static const ls__option options[] = {
      .at = offsetof(run_settings, join_timeout),
      .low = 0.1,
      .high = 86400,
-     .fallback = "300",
+     .fallback = TEXT_OF(LS__LAUNCH_JOIN_TIMEOUT_S),
      .help = "how long machines are waited for, at the start and when too few are left"},
     {.group = "Output",
      .name = "prefix",
@@ -138,7 +141,7 @@ static const ls__option options[] = {
      .at = offsetof(run_settings, grace),
      .low = 0.001,
      .high = 86400,
-     .fallback = "25",
+     .fallback = TEXT_OF(LS__LAUNCH_GRACE_S),
      .help =
          "after Ctrl-C or SIGTERM, which the ranks get too, time to finish and save until SIGKILL; a "
          "second Ctrl-C kills at once"},
@@ -154,7 +157,7 @@ static const ls__option options[] = {
      .at = offsetof(run_settings, fail_grace),
      .low = 0.001,
      .high = 86400,
-     .fallback = "0.5",
+     .fallback = TEXT_OF(LS__LAUNCH_FAIL_GRACE_S),
      .help = "when a rank failed, time for the others to end by themselves; then SIGTERM, and "
              "SIGKILL 0.4 s later"},
     {.name = "max-restarts",

@@ -5,11 +5,10 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "comm/shm/segment.h"
-#include "launch/exit_code.h"
 #include <signal.h>
 #include <sys/wait.h>
 
-static const double FAIL_GRACE_S = 0.5, GRACE_S = 25, TERMINATE_S = 0.4;
+static const double TERMINATE_S = 0.4;
 /* Ends within this time are seen as simultaneous: then the likelier cause is the first. An end that only tells of
  * another rank's makes way for a cause however late that comes, as long as no rank was told to end. */
 static const uint64_t TOGETHER_NS = 100000000;
@@ -35,7 +34,7 @@ void ls__job_signal_all(ls__launch_job *job, int signal_number) {
 static int likelihood(const ls__rank *rank) {
     if (rank->signal)
         return 2;
-    return rank->exit_code == LS__EXIT_RANKS ? 0 : 1;
+    return ls__end_is_consequence(rank->signal, rank->exit_code) ? 0 : 1;
 }
 
 static void note_failure(ls__launch_job *job, const ls__rank *rank) {
@@ -62,7 +61,7 @@ static void begin_ending(ls__launch_job *job, const ls__rank *rank) {
 }
 
 void ls__job_end_ranks(ls__launch_job *job) {
-    double grace = job->options->fail_grace_s > 0 ? job->options->fail_grace_s : FAIL_GRACE_S;
+    const double grace = job->options->fail_grace_s;
     uint64_t kill = ls__deadline_ns(grace + TERMINATE_S);
     if (!job->terminate_ns && (!job->kill_ns || kill < job->kill_ns)) {
         job->terminate_ns = ls__deadline_ns(grace);
@@ -103,17 +102,14 @@ void ls__job_rank_exited(ls__rank *rank) {
 }
 
 double ls__job_longest_grace(const ls__launch_options *options) {
-    double grace = options->grace_s > 0 ? options->grace_s : GRACE_S;
-    double fail = options->fail_grace_s > 0 ? options->fail_grace_s : FAIL_GRACE_S;
-    return grace > fail ? grace : fail;
+    return options->grace_s > options->fail_grace_s ? options->grace_s : options->fail_grace_s;
 }
 
 void ls__job_stop_ranks(ls__launch_job *job, int signal_number) {
     bool unread =
         signal_number == SIGPIPE; /* nobody reads what they write: no reason to wait for it */
     int sent = unread ? SIGTERM : signal_number;
-    double grace = job->options->grace_s > 0 ? job->options->grace_s : GRACE_S;
-    uint64_t deadline = ls__deadline_ns(unread ? FAIL_GRACE_S : grace);
+    uint64_t deadline = ls__deadline_ns(unread ? LS__LAUNCH_FAIL_GRACE_S : job->options->grace_s);
     job->ending = true;
     ls__job_signal_all(job, sent);
     ls__job_signal_all(job, SIGCONT); /* a stopped process sees the other one only then */

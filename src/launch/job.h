@@ -2,7 +2,7 @@
  *
  *   launch.c   opens and closes it: event loop, signals, output
  *   member.c   this machine's part: rounds begin and end as the meeting says
- *   meeting.c  where the launchers of all machines meet; exists on one of them, also where there is only one
+ *   meeting*.c where the launchers of all machines meet; exists on one of them, also where there is only one
  *   ranks.c    starts the ranks of a round and reads what they write
  *   ending.c   ends them */
 #ifndef LS_LAUNCH_JOB_H

@@ -227,7 +227,21 @@ static ls_status check_options(const ls__launch_options *options) {
     return LS_OK;
 }
 
-ls_status ls__launch(const ls__launch_options *options, int *exit_code) {
+static ls__launch_options with_defaults(const ls__launch_options *given) {
+    ls__launch_options options = *given;
+    if (!options.command)
+        options.command = "lockstep run";
+    if (options.grace_s <= 0)
+        options.grace_s = LS__LAUNCH_GRACE_S;
+    if (options.fail_grace_s <= 0)
+        options.fail_grace_s = LS__LAUNCH_FAIL_GRACE_S;
+    if (options.join_timeout_s <= 0)
+        options.join_timeout_s = LS__LAUNCH_JOIN_TIMEOUT_S;
+    return options;
+}
+
+ls_status ls__launch(const ls__launch_options *given, int *exit_code) {
+    const ls__launch_options filled = with_defaults(given), *options = &filled;
     *exit_code = LS__EXIT_FAILURE;
     LS_TRY(check_options(options));
     char *path =
@@ -246,7 +260,7 @@ ls_status ls__launch(const ls__launch_options *options, int *exit_code) {
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
     ls__launch_job job = {
         .options = options,
-        .command = options->command ? options->command : "lockstep run",
+        .command = options->command,
         .path = path,
         .watcher = {.pid = -1, .fd = -1},
         .plan = {.listener = -1},

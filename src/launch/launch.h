@@ -16,6 +16,11 @@
 
 enum { LS__LAUNCH_MOST_RANKS = 4096 };
 
+/* Defaults of the options below that are seconds. */
+#define LS__LAUNCH_GRACE_S 25
+#define LS__LAUNCH_FAIL_GRACE_S 0.5
+#define LS__LAUNCH_JOIN_TIMEOUT_S 300
+
 typedef enum ls__launch_transport {
     LS__LAUNCH_SHM, /* shared memory, handed down as a descriptor */
     LS__LAUNCH_TCP, /* over loopback */
@@ -48,8 +53,8 @@ typedef struct ls__launch_options {
      * told by the rank) there is no report beside the rank's own line. */
     bool rank0_speaks;
     ls__launch_bind_to bind;
-    double fail_grace_s; /* a rank failed: time for the others to end by themselves; default 0.5 */
-    double grace_s; /* a signal was forwarded: time to finish and save until SIGKILL; default 25 */
+    double fail_grace_s; /* a rank failed: time for the others to end by themselves */
+    double grace_s;      /* a signal was forwarded: time to finish and save until SIGKILL */
     const char *flight; /* a folder for the ranks' flight records; NULL: LOCKSTEP_FLIGHT, or none */
     bool json;          /* the report as one JSON object on stdout, also after success */
     const char *log_dir, *redirect, *tee; /* logs.h; NULL: none */
@@ -63,7 +68,7 @@ typedef struct ls__launch_options {
     const char *rendezvous_file; /* the one that listens says there where; made with mode 0600 */
     bool has_node_rank;
     int node_rank; /* 0 listens. Without: whoever can listen does, and numbers follow arrival */
-    double join_timeout_s; /* for nodes to come, at the start and when one is lost; default 300 */
+    double join_timeout_s; /* for nodes to come, at the start and when one is lost */
 } ls__launch_options;
 
 /* Runs the job to its end; *exit_code is what the command should return: 0, the code of the first

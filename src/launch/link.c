@@ -21,10 +21,10 @@ struct ls__link {
     size_t bytes, capacity;
 };
 
-typedef struct letter {
+typedef struct write_request {
     uv_write_t request;
     char *text;
-} letter;
+} write_request;
 
 static void on_closed(uv_handle_t *handle) {
     ls__link *link = handle->data;
@@ -137,27 +137,27 @@ ls__link *ls__link_open(uv_loop_t *loop, int fd, const ls__link_calls *calls, vo
 }
 
 static void on_written(uv_write_t *request, int status) {
-    letter *l = (letter *)request;
+    write_request *w = (write_request *)request;
     ls__link *link = request->handle->data;
-    free(l->text);
-    free(l);
+    free(w->text);
+    free(w);
     if (status < 0 && status != UV_ECANCELED)
         lose(link, uv_strerror(status));
 }
 
 static void put(ls__link *link, char *text, size_t bytes) {
-    letter *l = text ? calloc(1, sizeof *l) : NULL;
+    write_request *w = text ? calloc(1, sizeof *w) : NULL;
     uv_buf_t buffer = uv_buf_init(text, (unsigned)bytes);
-    if (!l) {
+    if (!w) {
         link->unsent = true;
         free(text);
         return;
     }
-    l->text = text;
-    if (uv_write(&l->request, (uv_stream_t *)&link->tcp, &buffer, 1, on_written) != 0) {
+    w->text = text;
+    if (uv_write(&w->request, (uv_stream_t *)&link->tcp, &buffer, 1, on_written) != 0) {
         link->unsent = true;
-        free(l->text);
-        free(l);
+        free(w->text);
+        free(w);
     }
 }
 

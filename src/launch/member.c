@@ -31,10 +31,6 @@ typedef struct ls__member {
     char error[1024];
 } ls__member;
 
-static double join_timeout(const ls__launch_options *options) {
-    return options->join_timeout_s > 0 ? options->join_timeout_s : 300;
-}
-
 static bool is_elastic(const ls__launch_options *options) {
     return options->max_nodes > options->min_nodes;
 }
@@ -43,7 +39,7 @@ static bool is_elastic(const ls__launch_options *options) {
 
 static void do_call(uv_work_t *work) {
     ls__member *m = work->data;
-    m->status = ls__rendezvous_call(m->rendezvous, join_timeout(m->job->options), &m->cancel,
+    m->status = ls__rendezvous_call(m->rendezvous, m->job->options->join_timeout_s, &m->cancel,
                                     &m->fd, m->address);
     snprintf(m->error, sizeof m->error, "%s", m->status == LS_OK ? "" : ls_error_text());
 }

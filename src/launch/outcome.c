@@ -1,5 +1,6 @@
 #include "launch/outcome.h"
 
+#include "launch/exit_code.h"
 #include <stdlib.h>
 
 void ls__outcome_free(ls__outcome *outcome) {
@@ -8,4 +9,8 @@ void ls__outcome_free(ls__outcome *outcome) {
     free(outcome->end);
     free(outcome->record);
     *outcome = (ls__outcome){.first_failure = -1};
+}
+
+bool ls__end_is_consequence(int signal_number, int exit_code) {
+    return !signal_number && exit_code == LS__EXIT_RANKS;
 }

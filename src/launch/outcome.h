@@ -41,6 +41,9 @@ typedef struct ls__outcome {
 } ls__outcome;
 
 void ls__outcome_free(ls__outcome *outcome);
+/* A rank that ended like this tells, as far as one can tell, of another one's end: it is no first cause where there is
+ * another. */
+bool ls__end_is_consequence(int signal_number, int exit_code);
 
 /* --- report.c --- */
 

@@ -20,41 +20,41 @@
 enum { READ_BYTES = 64 << 10 };
 
 /* The ranks of a round, which live until libuv has closed the last of their handles. */
-typedef struct crew {
+typedef struct rank_set {
     int handles; /* pipes */
     bool left;   /* the job needs them no more */
     int count;
     ls__rank rank[];
-} crew;
+} rank_set;
 
-static crew *crew_of(ls__rank *first) {
-    return (crew *)(void *)((char *)first - offsetof(crew, rank));
+static rank_set *set_of(ls__rank *first) {
+    return (rank_set *)(void *)((char *)first - offsetof(rank_set, rank));
 }
 
-static void free_crew(crew *c) {
-    for (int i = 0; i < c->count; i++) {
+static void free_set(rank_set *set) {
+    for (int i = 0; i < set->count; i++) {
         for (int s = 0; s < LS__STREAMS; s++) {
-            ls__lines_close(&c->rank[i].streams[s].lines);
-            ls__logs_close(&c->rank[i].streams[s].file);
+            ls__lines_close(&set->rank[i].streams[s].lines);
+            ls__logs_close(&set->rank[i].streams[s].file);
         }
     }
-    free(c);
+    free(set);
 }
 
 static void on_pipe_closed(uv_handle_t *pipe) {
     ls__rank *rank = ((ls__stream *)pipe->data)->rank;
-    crew *c = crew_of(rank - rank->local);
-    if (--c->handles == 0 && c->left)
-        free_crew(c);
+    rank_set *set = set_of(rank - rank->local);
+    if (--set->handles == 0 && set->left)
+        free_set(set);
 }
 
-static ls_status make_crew(ls__launch_job *job) {
+static ls_status make_set(ls__launch_job *job) {
     int count = job->plan.ranks;
-    crew *c = calloc(1, sizeof *c + (size_t)count * sizeof c->rank[0]);
-    if (!c)
+    rank_set *set = calloc(1, sizeof *set + (size_t)count * sizeof set->rank[0]);
+    if (!set)
         return ls__fail(LS_ERR_MEMORY, "no memory for %d ranks", count);
-    c->count = count;
-    job->ranks = c->rank;
+    set->count = count;
+    job->ranks = set->rank;
     for (int i = 0; i < count; i++) {
         job->ranks[i].job = job;
         job->ranks[i].local = i;
@@ -67,10 +67,10 @@ static ls_status make_crew(ls__launch_job *job) {
 
 void ls__job_free_ranks(ls__launch_job *job) {
     if (job->ranks) {
-        crew *c = crew_of(job->ranks);
-        c->left = true;
-        if (c->handles == 0)
-            free_crew(c);
+        rank_set *set = set_of(job->ranks);
+        set->left = true;
+        if (set->handles == 0)
+            free_set(set);
     }
     job->ranks = NULL;
     job->started = 0;
@@ -185,7 +185,7 @@ static ls_status open_stream(ls__rank *rank, int s, int *write_end) {
     if (pipe2(ends, O_CLOEXEC) != 0)
         return ls__fail_errno(LS_ERR_SYSTEM, errno, "cannot make a pipe for rank %d", rank->number);
     uv_pipe_init(&rank->job->loop, &stream->pipe, 0);
-    crew_of(rank - rank->local)->handles++;
+    set_of(rank - rank->local)->handles++;
     stream->open = true;
     stream->rank = rank;
     stream->pipe.data = stream;
@@ -282,7 +282,7 @@ static ls_status open_memory(ls__launch_job *job) {
 ls_status ls__job_start_ranks(ls__launch_job *job) {
     ls_status status;
     job->started_ns = ls__now_ns();
-    LS_TRY_OUT(make_crew(job));
+    LS_TRY_OUT(make_set(job));
     LS_TRY_OUT(open_memory(job));
     LS_TRY_OUT(start_all(job));
     return LS_OK;

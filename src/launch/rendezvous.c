@@ -230,9 +230,10 @@ ls_status ls__rendezvous_accept(ls__rendezvous *r, ls__caller *caller) {
     ls__tcp_lobby_poll(&r->lobby, r->polls);
     if (poll(r->polls, (nfds_t)r->lobby.size + 1, 0) < 0)
         return LS_OK;
-    /* a second look seats nobody twice: it only goes on with those whose words are there already */
+    /* a second look lets nobody in twice: it only goes on with those whose words are there already */
     while (ls__tcp_lobby_serve(&r->lobby, r->polls, &guest)) {
-        ls_status same = ls__tcp_hello_compare(&guest.mine, &guest.theirs, guest.paper.card.host);
+        ls_status same =
+            ls__tcp_hello_compare(&guest.mine, &guest.theirs, guest.credentials.card.host);
         if (same != LS_OK) {
             fprintf(stderr, "%s: refused a launcher: %s\n", r->command, ls_error_text());
             ls__tcp_close_fd(guest.fd);
@@ -240,8 +241,8 @@ ls_status ls__rendezvous_accept(ls__rendezvous *r, ls__caller *caller) {
         }
         ls__tcp_set_options(guest.fd);
         caller->fd = guest.fd;
-        caller->pid = guest.paper.card.pid;
-        snprintf(caller->host, sizeof caller->host, "%s", guest.paper.card.host);
+        caller->pid = guest.credentials.card.pid;
+        snprintf(caller->host, sizeof caller->host, "%s", guest.credentials.card.host);
         return LS_OK;
     }
     return ls__tcp_lobby_status(&r->lobby);

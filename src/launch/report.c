@@ -149,7 +149,7 @@ static bool ended_before(const ls__end *rank, const ls__end *other) {
  * word, though with code 0, or whose heartbeat the first error missed, or who noted that error. */
 static const ls__end *first_cause(const ls__outcome *o, const ls__diagnosis *d) {
     const ls__end *first = &o->end[o->first_failure];
-    if (!d || first->signal || first->exit_code != LS__EXIT_RANKS)
+    if (!d || !ls__end_is_consequence(first->signal, first->exit_code))
         return first;
     for (int r = 0; r < o->ranks; r++) {
         const ls__end *rank = &o->end[r];
@@ -179,7 +179,7 @@ static const char *describe_first(const ls__end *first, const ls__diagnosis *d, 
             snprintf(how + n, bytes - n, " by the launcher");
         return "stopped";
     }
-    bool gave_up = d && !first->signal && first->exit_code == LS__EXIT_RANKS &&
+    bool gave_up = d && ls__end_is_consequence(first->signal, first->exit_code) &&
                    d->record[first->number].failure[0];
     return gave_up ? "gave up" : "failed";
 }

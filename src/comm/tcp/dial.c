@@ -47,7 +47,7 @@ static ls_status open_listener(ls__tcp_join *join, int fd, ls__tcp_address *addr
     return ls__tcp_listen(address, join->world + 16, &join->listener);
 }
 
-static attempt make_paper(dialled *d, int fd, ls__tcp_card *card) {
+static attempt make_credentials(dialled *d, int fd, ls__tcp_card *card) {
     ls__tcp_join *join = d->join;
     ls__tcp_address address = {.bytes = sizeof address.raw};
     if (d->role == LS__TCP_MESH) {
@@ -97,7 +97,7 @@ static attempt handshake(dialled *d, int fd) {
     struct {
         ls__tcp_proof proof;
         ls__tcp_card card;
-    } paper;
+    } credentials;
     ls__tcp_hello_make(&mine, d->role, join->rank, join->world, d->target);
     if (ls__tcp_write_all(fd, &mine, sizeof mine, deadline) <= 0 ||
         ls__tcp_read_all(fd, &theirs, sizeof theirs, deadline) <= 0)
@@ -107,11 +107,11 @@ static attempt handshake(dialled *d, int fd) {
                                 "rank %d: what answers at %s is no rank of Lockstep; is "
                                 "MASTER_PORT taken by another service?",
                                 join->rank, d->where));
-    attempt result = make_paper(d, fd, &paper.card);
+    attempt result = make_credentials(d, fd, &credentials.card);
     if (result != ATTEMPT_DONE)
         return result;
-    ls__tcp_prove(&paper.proof, join->key, &mine, &theirs, &paper.card);
-    if (ls__tcp_write_all(fd, &paper, sizeof paper, deadline) <= 0 ||
+    ls__tcp_prove(&credentials.proof, join->key, &mine, &theirs, &credentials.card);
+    if (ls__tcp_write_all(fd, &credentials, sizeof credentials, deadline) <= 0 ||
         ls__tcp_read_all(fd, &verdict, sizeof verdict, deadline) <= 0)
         return again(d, "the handshake was cut short");
     return judge(d, join->key, &mine, &theirs, &verdict);

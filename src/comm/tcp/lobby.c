@@ -1,4 +1,4 @@
-/* The accepting side of the handshake. Anyone may connect: each guest gets a seat, a bounded time and
+/* The accepting side of the handshake. Anyone may connect: each guest gets a slot, a bounded time and
  * a fixed amount of memory, and is shown the door when it is silent, garbled or has a wrong token.
  *
  *   guest: hello, we: hello, guest: proof + card, we: verdict */
@@ -10,9 +10,9 @@
 #include <string.h>
 #include <sys/resource.h>
 
-enum { SEATS = 128, GUEST_SECONDS = 5, REFUSALS_LOGGED = 100, REFUSALS_SECONDS = 60 };
+enum { SLOTS = 128, GUEST_SECONDS = 5, REFUSALS_LOGGED = 100, REFUSALS_SECONDS = 60 };
 
-ls_status ls__tcp_seats(const ls__tcp_join *join, int *seats) {
+ls_status ls__tcp_slots(const ls__tcp_join *join, int *slots) {
     enum { FEWEST = 4, OTHERS = 8 };
     struct rlimit limit = {.rlim_cur = RLIM_INFINITY};
     (void)getrlimit(RLIMIT_NOFILE, &limit);
@@ -25,13 +25,13 @@ ls_status ls__tcp_seats(const ls__tcp_join *join, int *seats) {
                         join->rank, join->world, (unsigned long long)wanted,
                         (unsigned long long)limit.rlim_cur);
     rlim_t left = limit.rlim_cur - wanted + FEWEST;
-    *seats = left < SEATS ? (int)left : SEATS;
+    *slots = left < SLOTS ? (int)left : SLOTS;
     return LS_OK;
 }
 
 ls_status ls__tcp_lobby_open(ls__tcp_lobby *lobby, ls__tcp_join *join, int role) {
     *lobby = (ls__tcp_lobby){.join = join, .role = role};
-    LS_TRY(ls__tcp_seats(join, &lobby->size));
+    LS_TRY(ls__tcp_slots(join, &lobby->size));
     lobby->guest = calloc((size_t)lobby->size, sizeof *lobby->guest);
     if (!lobby->guest)
         return ls__fail(LS_ERR_MEMORY, "no memory for %d connections", lobby->size);
@@ -48,12 +48,12 @@ void ls__tcp_lobby_close(ls__tcp_lobby *lobby) {
 }
 
 void ls__tcp_lobby_poll(const ls__tcp_lobby *lobby, struct pollfd *polls) {
-    bool has_seat = false;
+    bool has_slot = false;
     for (int i = 0; i < lobby->size; i++) {
         polls[1 + i] = (struct pollfd){.fd = lobby->guest[i].fd, .events = POLLIN};
-        has_seat = has_seat || lobby->guest[i].fd < 0;
+        has_slot = has_slot || lobby->guest[i].fd < 0;
     }
-    polls[0] = (struct pollfd){.fd = has_seat ? lobby->join->listener : -1, .events = POLLIN};
+    polls[0] = (struct pollfd){.fd = has_slot ? lobby->join->listener : -1, .events = POLLIN};
 }
 
 static void dismiss(ls__tcp_lobby *lobby, ls__tcp_guest *guest, const char *why) {
@@ -72,7 +72,7 @@ static void dismiss(ls__tcp_lobby *lobby, ls__tcp_guest *guest, const char *why)
     guest->fd = -1;
 }
 
-static void seat_newcomers(ls__tcp_lobby *lobby) {
+static void admit_newcomers(ls__tcp_lobby *lobby) {
     for (int i = 0; i < lobby->size; i++) {
         if (lobby->guest[i].fd >= 0)
             continue;
@@ -130,17 +130,17 @@ static int take_hello(ls__tcp_lobby *lobby, ls__tcp_guest *guest) {
 }
 
 /* True when the guest has proved itself. */
-static bool take_paper(ls__tcp_lobby *lobby, ls__tcp_guest *guest) {
+static bool take_credentials(ls__tcp_lobby *lobby, ls__tcp_guest *guest) {
     ls__tcp_join *join = lobby->join;
-    int got = get(guest, &guest->paper, sizeof guest->paper);
+    int got = get(guest, &guest->credentials, sizeof guest->credentials);
     if (got < 0)
         dismiss(lobby, guest, "it left during the handshake");
     if (got <= 0)
         return false;
     ls__tcp_proof want;
     ls__tcp_verdict verdict = {.status = LS_OK};
-    ls__tcp_prove(&want, join->key, &guest->theirs, &guest->mine, &guest->paper.card);
-    if (!ls__tcp_proof_equal(&want, &guest->paper.proof)) {
+    ls__tcp_prove(&want, join->key, &guest->theirs, &guest->mine, &guest->credentials.card);
+    if (!ls__tcp_proof_equal(&want, &guest->credentials.proof)) {
         char why[160];
         verdict.status = LS_ERR_AUTH;
         put(guest, &verdict, sizeof verdict);
@@ -156,7 +156,7 @@ static bool take_paper(ls__tcp_lobby *lobby, ls__tcp_guest *guest) {
         dismiss(lobby, guest, why);
         return false;
     }
-    guest->paper.card.host[LS__TCP_HOST_BYTES - 1] = '\0';
+    guest->credentials.card.host[LS__TCP_HOST_BYTES - 1] = '\0';
     ls__tcp_prove(&verdict.proof, join->key, &guest->theirs, &guest->mine, NULL);
     if (guest->theirs.order == LS__TCP_ORDER && guest->theirs.role != (uint32_t)lobby->role) {
         dismiss(lobby, guest, "it wants another kind of connection");
@@ -185,7 +185,7 @@ bool ls__tcp_lobby_serve(ls__tcp_lobby *lobby, struct pollfd *polls, ls__tcp_gue
             continue;
         bool readable = polls[1 + i].fd == g->fd && polls[1 + i].revents != 0;
         polls[1 + i].revents = 0;
-        if (readable && (g->greeted || take_hello(lobby, g)) && take_paper(lobby, g)) {
+        if (readable && (g->greeted || take_hello(lobby, g)) && take_credentials(lobby, g)) {
             *guest = *g;
             g->fd = -1;
             return true;
@@ -194,7 +194,7 @@ bool ls__tcp_lobby_serve(ls__tcp_lobby *lobby, struct pollfd *polls, ls__tcp_gue
             dismiss(lobby, g, "it did not finish the handshake in time");
     }
     if (polls[0].revents != 0)
-        seat_newcomers(lobby);
+        admit_newcomers(lobby);
     polls[0].revents = 0;
     return false;
 }

@@ -147,7 +147,7 @@ static ls_status refuse(ls__tcp_guest *guest, ls_status status) {
 
 ls_status ls__tcp_admit(ls__tcp_join *join, ls__tcp_guest *guest) {
     const ls__tcp_hello *theirs = &guest->theirs;
-    const ls__tcp_card *card = &guest->paper.card;
+    const ls__tcp_card *card = &guest->credentials.card;
     char who[160];
     snprintf(who, sizeof who, "rank %u (host %s, pid %lld)", theirs->rank, card->host,
              (long long)card->pid);

@@ -213,9 +213,9 @@ static void free_join(ls__tcp_join *join) {
 
 static ls_status prepare_join(ls__tcp_join *join) {
     const size_t n = (size_t)join->world;
-    int seats;
+    int slots;
     if (join->world > 1)
-        LS_TRY(ls__tcp_seats(join, &seats));
+        LS_TRY(ls__tcp_slots(join, &slots));
     join->fd = calloc(n, sizeof *join->fd);
     join->table = calloc(n, sizeof *join->table);
     if (!join->fd || !join->table) {

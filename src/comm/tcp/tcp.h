@@ -170,23 +170,23 @@ typedef struct ls__tcp_guest {
     struct {
         ls__tcp_proof proof;
         ls__tcp_card card;
-    } paper;
+    } credentials;
 } ls__tcp_guest;
 
 /* Those who connected to a listener and have not yet proved who they are. */
 typedef struct ls__tcp_lobby {
     ls__tcp_join *join;
     int role;
-    int size; /* seats */
+    int size; /* slots */
     ls__tcp_guest *guest;
     int refused;           /* in this minute */
     uint64_t refused_from; /* when it began */
     int error_number;      /* errno: nobody could be let in */
 } ls__tcp_lobby;
 
-/* Seats for the open files that the limit leaves (poll takes no longer list than that, either); an error
+/* Slots for the open files that the limit leaves (poll takes no longer list than that, either); an error
  * where they do not suffice for a connection to every rank. */
-ls_status ls__tcp_seats(const ls__tcp_join *join, int *seats);
+ls_status ls__tcp_slots(const ls__tcp_join *join, int *slots);
 LS_SHARED ls_status ls__tcp_lobby_open(ls__tcp_lobby *lobby, ls__tcp_join *join, int role);
 LS_SHARED void ls__tcp_lobby_close(ls__tcp_lobby *lobby);
 /* Fills lobby->size + 1 pollfds. */
