@@ -567,7 +567,9 @@ static void test_texts(void **state) {
                          "topk:ratio=0",
                          "topk:ratio=1.5",
                          "topk:ratio=x",
-                         "topk:ratio=nan"};
+                         "topk:ratio=nan",
+                         "topk:ratio=0.1,ratio=0.2",
+                         "powersgd:rank=4,start=2,rank=4"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         assert_int_equal(ls_hook_create(&hook, bad[i]), LS_ERR_ARGUMENT);
         assert_null(hook);

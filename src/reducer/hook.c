@@ -11,7 +11,7 @@ enum { KEYS = 2 };
 /* What a kind takes: `least` to `most`, whole numbers where `whole`. */
 typedef struct setting {
     const char *name;
-    bool whole, needed;
+    bool whole, needed, given;
     double least, most, value;
 } setting;
 
@@ -34,7 +34,6 @@ static bool read_number(const char *text, setting *key, const char **end) {
     if (key->whole && value != (double)(int64_t)value)
         return false;
     key->value = value;
-    key->needed = false;
     *end = stop;
     return true;
 }
@@ -54,6 +53,10 @@ static ls_status read_keys(const char *text, const char *at, setting keys[KEYS])
         char why[160];
         if (!found)
             return bad(text, "unknown setting");
+        snprintf(why, sizeof why, "%s is given twice", found->name);
+        if (found->given)
+            return bad(text, why);
+        found->given = true;
         snprintf(why, sizeof why, "%s wants %s from %g to %g", found->name,
                  found->whole ? "a whole number" : "a number", found->least, found->most);
         if (!read_number(at, found, &at))
@@ -62,7 +65,7 @@ static ls_status read_keys(const char *text, const char *at, setting keys[KEYS])
             return bad(text, "ends with a comma");
     }
     for (int i = 0; i < KEYS && keys[i].name; i++)
-        if (keys[i].needed) {
+        if (keys[i].needed && !keys[i].given) {
             char why[80];
             snprintf(why, sizeof why, "%s is missing", keys[i].name);
             return bad(text, why);

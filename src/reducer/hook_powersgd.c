@@ -20,6 +20,7 @@
  * Cost: two operations a bucket, (n + m) r elements instead of n m, and 6 r multiply-adds an element.
  * Memory: one more copy of the compressed gradients. */
 #include "base/error.h"
+#include "reducer/feedback.h"
 #include "reducer/hooks.h"
 #include "reducer/powersgd_products.h"
 #include <lockstep/random.h>
@@ -29,10 +30,9 @@
 #include <string.h>
 
 typedef struct tensor {
-    size_t count, n, m; /* count 0: not ours; n 0: travels in full */
-    float *error;       /* (n, m) */
-    float *q;           /* (r, m): Q transposed, equal on all ranks */
-    char *name;
+    size_t count, n, m;           /* count 0: not ours; n 0: travels in full */
+    float *q;                     /* (r, m): Q transposed, equal on all ranks */
+    const ls__feedback *feedback; /* its error, (n, m) */
 } tensor;
 
 typedef struct powersgd {
@@ -41,12 +41,13 @@ typedef struct powersgd {
     size_t rank; /* r */
     ls__cpu_level level;
     int64_t start, step;
-    uint64_t seen; /* the reducer's step that was counted last, plus 1 */
-    tensor *tensor;
+    uint64_t seen;  /* the reducer's step that was counted last, plus 1 */
+    tensor *tensor; /* (tensors), as the reducer's list */
     size_t tensors;
-    float *first; /* of a bucket: P of each matrix, (n, r), and the tensors in full */
-    float *local; /* Q' of each, (r, m), of this rank, */
-    float *mean;  /* and averaged */
+    ls__feedback_table errors; /* of each matrix */
+    float *first;              /* of a bucket: P of each matrix, (n, r), and the tensors in full */
+    float *local;              /* Q' of each, (r, m), of this rank, */
+    float *mean;               /* and averaged */
 } powersgd;
 
 /* --- the matrices ------------------------------------------------------------------------------------ */
@@ -90,8 +91,8 @@ static void draw_q(const powersgd *h, const tensor *t) {
         for (size_t j = 0; zero && j < t->m; j++)
             zero = column[j] == 0;
         for (size_t j = 0; zero && j < t->m; j += 4) {
-            ls_random_normal4((uint64_t)h->step * h->rank + k, ls_random_stream(t->name), j / 4,
-                              four);
+            ls_random_normal4((uint64_t)h->step * h->rank + k, ls_random_stream(t->feedback->name),
+                              j / 4, four);
             memcpy(column + j, four, (t->m - j < 4 ? t->m - j : 4) * sizeof *four);
         }
     }
@@ -111,8 +112,7 @@ static size_t compress(powersgd *h, const ls_hook_bucket *bucket) {
             continue;
         }
         draw_q(h, t);
-        for (size_t e = 0; e < t->count; e++)
-            piece->data[e] += t->error[e];
+        ls__feedback_apply(t->feedback, piece->data);
         ls__powersgd_shape shape = shape_of(h, t);
         ls__powersgd_make_p(&shape, piece->data, t->q, to);
         to += t->n * h->rank;
@@ -150,7 +150,7 @@ static void decompress(const powersgd *h, const tensor *t, float *matrix, const 
         return;
     }
     ls__powersgd_shape shape = shape_of(h, t);
-    ls__powersgd_finish(&shape, p, local, mean, matrix, t->error);
+    ls__powersgd_finish(&shape, p, local, mean, matrix, t->feedback->error);
     memcpy(t->q, mean, t->m * r * sizeof *mean);
 }
 
@@ -190,9 +190,10 @@ static ls_status reduce(void *context, ls_group *group, const ls_hook_bucket *bu
 
 /* --- life ------------------------------------------------------------------------------------------- */
 
-/* Sizes of one tensor; *first and *second grow by what it needs of the buckets' memory. */
-static ls_status attach_tensor(powersgd *h, const ls_reducer_param *param, tensor *t, size_t *first,
+/* Sizes of tensor i; *first and *second grow by what it needs of the buckets' memory. */
+static ls_status attach_tensor(powersgd *h, const ls_reducer_param *param, size_t i, size_t *first,
                                size_t *second) {
+    tensor *t = &h->tensor[i];
     t->count = ls__hook_elements(param);
     if (t->count == 0)
         return LS_OK;
@@ -203,24 +204,20 @@ static ls_status attach_tensor(powersgd *h, const ls_reducer_param *param, tenso
     }
     t->n = n;
     t->m = m;
-    t->error = calloc(t->count, sizeof *t->error);
-    t->q = calloc(m * r, sizeof *t->q);
-    t->name = strdup(param->name);
     *first += n * r;
     *second += m * r;
-    return t->error && t->q && t->name
-               ? LS_OK
-               : ls__fail(LS_ERR_MEMORY, "no memory for the error of %zu elements", t->count);
+    LS_TRY(ls__feedback_add(&h->errors, i, param->name, t->count));
+    t->feedback = h->errors.of_param[i];
+    t->q = calloc(m * r, sizeof *t->q);
+    return t->q ? LS_OK : ls__fail(LS_ERR_MEMORY, "no memory for a Q of %zu elements", m * r);
 }
 
 /* What attach took. */
 static void release(powersgd *h) {
-    for (size_t i = 0; i < h->tensors; i++) {
-        free(h->tensor[i].error);
+    for (size_t i = 0; i < h->tensors; i++)
         free(h->tensor[i].q);
-        free(h->tensor[i].name);
-    }
     free(h->tensor);
+    ls__feedback_free(&h->errors);
     free(h->first);
     free(h->local);
     free(h->mean);
@@ -234,13 +231,14 @@ static ls_status attach(void *context, const ls_group *group, const ls_reducer_p
     powersgd *h = context;
     (void)group;
     release(h); /* of a reducer that came to nothing: the hook is the caller's to use again */
+    LS_TRY(ls__feedback_start(&h->errors, count));
     h->tensor = calloc(count ? count : 1, sizeof *h->tensor);
     if (!h->tensor)
         return ls__fail(LS_ERR_MEMORY, "no memory for %zu tensors", count);
     h->tensors = count;
     size_t first = 1, second = 1;
     for (size_t i = 0; i < count; i++)
-        LS_TRY(attach_tensor(h, &params[i], &h->tensor[i], &first, &second));
+        LS_TRY(attach_tensor(h, &params[i], i, &first, &second));
     h->first = calloc(first, sizeof *h->first);
     h->local = calloc(second, sizeof *h->local);
     h->mean = calloc(second, sizeof *h->mean);
@@ -248,20 +246,10 @@ static ls_status attach(void *context, const ls_group *group, const ls_reducer_p
                                            : ls__fail(LS_ERR_MEMORY, "no memory for its buffers");
 }
 
-static const tensor *nth(const powersgd *h, size_t n) {
-    for (size_t i = 0; i < h->tensors; i++)
-        if (h->tensor[i].n > 0 && n-- == 0)
-            return &h->tensor[i];
-    return NULL;
-}
-
 /* The number of steps, then of each matrix its error and its Q. */
 static size_t states(const void *context) {
     const powersgd *h = context;
-    size_t n = 0;
-    while (nth(h, n))
-        n++;
-    return 1 + 2 * n;
+    return 1 + 2 * h->errors.rows;
 }
 
 static void state(void *context, size_t i, ls_hook_state *s) {
@@ -271,14 +259,15 @@ static void state(void *context, size_t i, ls_hook_state *s) {
             .name = "powersgd.step", .dtype = LS_I64, .shape = {1}, .dims = 1, .data = &h->step};
         return;
     }
-    const tensor *t = nth(h, (i - 1) / 2);
+    const ls__feedback *row = &h->errors.row[(i - 1) / 2];
+    const tensor *t = &h->tensor[row->param];
     bool error = (i - 1) % 2 == 0;
     *s = (ls_hook_state){.dtype = LS_F32,
                          .shape = {error ? t->n : h->rank, t->m},
                          .dims = 2,
-                         .data = error ? t->error : t->q,
+                         .data = error ? row->error : t->q,
                          .per_rank = error};
-    snprintf(s->name, sizeof s->name, "powersgd.%s.%s", error ? "error" : "q", t->name);
+    snprintf(s->name, sizeof s->name, "powersgd.%s.%s", error ? "error" : "q", row->name);
 }
 
 static void destroy(void *context) {

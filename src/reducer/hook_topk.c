@@ -11,6 +11,7 @@
  * Cost: two operations a bucket, counts and then (index, value) pairs: 8 k bytes from each rank to all, so
  * it pays where ratio * ranks is well below 1. Memory: one more copy of the gradients. */
 #include "base/error.h"
+#include "reducer/feedback.h"
 #include "reducer/hooks.h"
 #include <math.h>
 #include <stdio.h>
@@ -22,26 +23,25 @@ typedef struct pair {
     float value;
 } pair;
 
-typedef struct tensor {
-    size_t count, keep; /* count 0: not ours */
-    float *error;       /* (count) */
-    char *name;
-} tensor;
-
 typedef struct topk {
     ls_reducer_hook hook;
     char name[64];
     double ratio;
-    tensor *tensor; /* (tensors), as the reducer's list */
-    size_t tensors;
+    ls__feedback_table errors; /* of each tensor that is ours */
     int ranks, rank;
-    pair *mine, *all; /* (sum of keep), (ranks, sum of keep): enough for a bucket of everything */
+    pair *mine,
+        *all; /* (room), (ranks, room): all that is kept, enough for a bucket of everything */
     size_t room;
     int64_t *sent;  /* (ranks) pairs */
     size_t *counts; /* (ranks) of 32-bit numbers */
 } topk;
 
 /* --- choosing -------------------------------------------------------------------------------------- */
+
+/* k of a tensor of `count` elements */
+static size_t kept(const topk *h, size_t count) {
+    return (size_t)ceil(h->ratio * (double)count);
+}
 
 /* |x| as a number that orders alike; NaN is above all. */
 static uint32_t key_of(float x) {
@@ -72,10 +72,10 @@ static uint32_t threshold(const float *a, size_t count, size_t keep, size_t *equ
     return prefix;
 }
 
-/* Appends what is sent of the tensor `a`, which becomes its error; returns how many. */
-static size_t choose(const tensor *t, const float *a, uint32_t first, pair *to) {
+/* Appends the `keep` elements of `a` that are sent; what is not becomes the error. Returns how many are. */
+static size_t choose(const ls__feedback *t, size_t keep, const float *a, uint32_t first, pair *to) {
     size_t equal, n = 0;
-    uint32_t limit = threshold(a, t->count, t->keep, &equal);
+    uint32_t limit = threshold(a, t->count, keep, &equal);
     for (size_t i = 0; i < t->count; i++) {
         uint32_t key = key_of(a[i]);
         bool sends = key > limit || (key == limit && equal > 0);
@@ -94,10 +94,10 @@ static size_t compress(topk *h, const ls_hook_bucket *bucket) {
     size_t n = 0;
     for (size_t p = 0; p < bucket->pieces; p++) {
         const ls_hook_piece *piece = &bucket->piece[p];
-        const tensor *t = &h->tensor[piece->param];
-        for (size_t i = 0; i < t->count; i++)
-            piece->data[i] += t->error[i];
-        n += choose(t, piece->data, (uint32_t)(piece->data - bucket->data), h->mine + n);
+        const ls__feedback *t = h->errors.of_param[piece->param];
+        ls__feedback_apply(t, piece->data);
+        n += choose(t, kept(h, t->count), piece->data, (uint32_t)(piece->data - bucket->data),
+                    h->mine + n);
     }
     return n;
 }
@@ -141,76 +141,55 @@ static ls_status reduce(void *context, ls_group *group, const ls_hook_bucket *bu
 /* --- life ------------------------------------------------------------------------------------------ */
 
 static ls_status attach_tensor(topk *h, const ls_reducer_param *param, size_t i) {
-    tensor *t = &h->tensor[i];
-    t->count = ls__hook_elements(param);
-    if (t->count == 0)
+    size_t count = ls__hook_elements(param);
+    if (count == 0)
         return LS_OK;
-    if (t->count > UINT32_MAX / 2)
-        return ls__fail(LS_ERR_RANGE, "%s has %zu elements, want at most %u", param->name, t->count,
+    if (count > UINT32_MAX / 2)
+        return ls__fail(LS_ERR_RANGE, "%s has %zu elements, want at most %u", param->name, count,
                         UINT32_MAX / 2);
-    t->keep = (size_t)ceil(h->ratio * (double)t->count);
-    h->room += t->keep;
-    t->error = calloc(t->count, sizeof *t->error);
-    t->name = strdup(param->name);
-    return t->error && t->name
-               ? LS_OK
-               : ls__fail(LS_ERR_MEMORY, "no memory for the error of %zu elements", t->count);
+    h->room += kept(h, count);
+    return ls__feedback_add(&h->errors, i, param->name, count);
 }
 
 /* What attach took. */
 static void release(topk *h) {
-    for (size_t i = 0; i < h->tensors; i++) {
-        free(h->tensor[i].error);
-        free(h->tensor[i].name);
-    }
-    free(h->tensor);
+    ls__feedback_free(&h->errors);
     free(h->sent);
     free(h->counts);
     free(h->mine);
     free(h->all);
-    h->tensor = NULL;
     h->sent = NULL;
     h->counts = NULL;
     h->mine = h->all = NULL;
-    h->tensors = h->room = 0;
+    h->room = 0;
 }
 
 static ls_status attach(void *context, const ls_group *group, const ls_reducer_param *params,
                         size_t count) {
     topk *h = context;
     release(h); /* of a reducer that came to nothing: the hook is the caller's to use again */
+    LS_TRY(ls__feedback_start(&h->errors, count));
     h->ranks = ls_group_size(group);
     h->rank = ls_group_rank(group);
-    h->tensor = calloc(count ? count : 1, sizeof *h->tensor);
-    h->sent = calloc((size_t)h->ranks, sizeof *h->sent);
-    h->counts = calloc((size_t)h->ranks, sizeof *h->counts);
-    if (!h->tensor || !h->sent || !h->counts)
-        return ls__fail(LS_ERR_MEMORY, "no memory for %zu tensors", count);
-    h->tensors = count;
     for (size_t i = 0; i < count; i++)
         LS_TRY(attach_tensor(h, &params[i], i));
+    h->sent = calloc((size_t)h->ranks, sizeof *h->sent);
+    h->counts = calloc((size_t)h->ranks, sizeof *h->counts);
     h->mine = calloc(h->room ? h->room : 1, sizeof *h->mine);
     h->all = calloc(h->room ? h->room * (size_t)h->ranks : 1, sizeof *h->all);
-    return h->mine && h->all ? LS_OK : ls__fail(LS_ERR_MEMORY, "no memory for %zu pairs", h->room);
-}
-
-static const tensor *nth(const topk *h, size_t n) {
-    for (size_t i = 0; i < h->tensors; i++)
-        if (h->tensor[i].count > 0 && n-- == 0)
-            return &h->tensor[i];
-    return NULL;
+    return h->sent && h->counts && h->mine && h->all
+               ? LS_OK
+               : ls__fail(LS_ERR_MEMORY, "no memory for %zu pairs", h->room);
 }
 
 static size_t states(const void *context) {
     const topk *h = context;
-    size_t n = 0;
-    while (nth(h, n))
-        n++;
-    return n;
+    return h->errors.rows;
 }
 
 static void state(void *context, size_t i, ls_hook_state *s) {
-    const tensor *t = nth(context, i);
+    const topk *h = context;
+    const ls__feedback *t = &h->errors.row[i];
     snprintf(s->name, sizeof s->name, "topk.error.%s", t->name);
     s->dtype = LS_F32;
     s->dims = 1;

@@ -81,10 +81,6 @@ static ls_status reduce(void *context, size_t k) {
 
 /* --- a reducer's life ---------------------------------------------------------------------------- */
 
-static void *array(size_t count, size_t size) {
-    return calloc(count > 0 ? count : 1, size);
-}
-
 ls_status ls__hooked_attach(ls__hooked *h, const ls_reducer_hook *hook,
                             const ls_reducer_param *params, bool threaded) {
     if (!hook->name || !hook->reduce)
@@ -92,9 +88,9 @@ ls_status ls__hooked_attach(ls__hooked *h, const ls_reducer_hook *hook,
                         hook->name ? "reduce" : "name");
     size_t count = h->layout->count;
     h->hook = *hook;
-    h->piece = array(count, sizeof *h->piece);
-    h->flags = array(count, sizeof *h->flags);
-    h->order = array(count, sizeof *h->order);
+    h->piece = calloc(count + 1, sizeof *h->piece); /* + 1: of 0 it may return NULL */
+    h->flags = calloc(count + 1, sizeof *h->flags);
+    h->order = calloc(count + 1, sizeof *h->order);
     if (!h->piece || !h->flags || !h->order)
         return ls__fail(LS_ERR_MEMORY, "ls_reducer_create: no memory for the hook");
     if (hook->attach) {
