@@ -6,6 +6,7 @@
 #include <lockstep/lockstep.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -345,6 +346,58 @@ static void test_statistics(void **state) {
     munmap(values, 4096);
 }
 
+/* --- what rank 0 alone asks, to log it, is no operation that the others would have to join --- */
+
+typedef struct looks {
+    bool rank_0_asks;
+    uint64_t hash;
+} looks;
+
+/* All that can be asked between steps without the word "Collective" in ddp.h and model.h. */
+static void ask(trainer *t) {
+    const struct timespec slow_disk = {.tv_nsec = 20000000};
+    size_t first, count;
+    ls_ddp_shards(t->ddp, &first, &count);
+    CHECK(count >= 1 && ls_ddp_loss(t->ddp) > 0);
+    CHECK(ls_ddp_votes(t->ddp)->ranks >= 1 && ls_ddp_votes(t->ddp)->update);
+    CHECK(ls_ddp_hook_states(t->ddp) == 0);
+    (void)ls_ddp_step_times(t->ddp);
+    (void)ls_ddp_bits_note(t->ddp);
+    CHECK(ls_model_hash(t->model) != 0);
+    CHECK(ls_parameter_gradient(ls_model_parameter(t->model, 0)));
+    nanosleep(&slow_disk, NULL);
+}
+
+static void body_looks(int rank, ls_job *job, void *context) {
+    looks *c = context;
+    trainer t;
+    open_trainer(&t, job, SPEC, 1, 4);
+    for (uint64_t s = 0; s < 4; s++) {
+        run_step(&t, s, 4, BATCH);
+        if (rank == 0 && c->rank_0_asks)
+            ask(&t);
+    }
+    CHECK_OK(ls_ddp_verify(t.ddp));
+    if (rank == 0)
+        c->hash = ls_model_hash(t.model);
+    close_trainer(&t);
+}
+
+static void test_only_rank_0_asks(void **state) {
+    (void)state;
+    looks *c = mmap(NULL, sizeof *c, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(c, MAP_FAILED);
+    uint64_t hash[2];
+    for (int asks = 0; asks < 2; asks++) {
+        *c = (looks){.rank_0_asks = asks};
+        assert_int_equal(ranks_run(2, "shm", body_looks, c), 0);
+        hash[asks] = c->hash;
+    }
+    munmap(c, sizeof *c);
+    assert_int_not_equal(hash[0], 0);
+    assert_int_equal(hash[0], hash[1]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tree_order),
@@ -356,6 +409,7 @@ int main(void) {
         cmocka_unit_test(test_different_parameter_lists),
         cmocka_unit_test(test_replicas),
         cmocka_unit_test(test_statistics),
+        cmocka_unit_test(test_only_rank_0_asks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

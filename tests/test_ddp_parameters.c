@@ -1,5 +1,5 @@
 /* Parameters that are shared, used twice, used on some ranks only, computed again, called from elsewhere,
- * frozen and unfrozen: N ranks are one process, or are told by name why not. */
+ * frozen and unfrozen, loaded anew: N ranks are one process, or are told by name why not. */
 #include "autograd/checkpoint.h"
 #include "nn/parameter.h"
 #include "trainer.h"
@@ -324,11 +324,84 @@ static void test_one_cannot(void **state) {
     assert_int_equal(ranks_run(3, "shm", body_one_cannot, NULL), 0);
 }
 
+/* --- values replaced after the ddp was made: they are the same parameters, and are reduced --- */
+
+static void load_values(ls_model *model, const char *path) {
+    float *value[16], *gradient[16];
+    size_t count = ls_model_parameter_count(model);
+    CHECK(count <= 16);
+    for (size_t i = 0; i < count; i++) {
+        value[i] = ls_model_parameter(model, i)->value.data;
+        gradient[i] = ls_parameter_gradient(ls_model_parameter(model, i));
+    }
+    CHECK_OK(ls_model_load(model, path));
+    CHECK(ls_model_parameter_count(model) == count);
+    for (size_t i = 0; i < count; i++) {
+        CHECK(ls_model_parameter(model, i)->value.data == value[i]);
+        CHECK(ls_parameter_gradient(ls_model_parameter(model, i)) == gradient[i]);
+    }
+}
+
+typedef struct replaced {
+    char path[64]; /* weights of another seed */
+    uint64_t hash;
+} replaced;
+
+static void body_values_replaced(int rank, ls_job *job, void *context) {
+    replaced *c = context;
+    trainer t;
+    open_trainer(&t, job, SPEC, 1, 4);
+    train_steps(&t, 0, 2);
+    uint64_t before = hash_of(t.model, "fc1.weight");
+    load_values(t.model, c->path);
+    CHECK(hash_of(t.model, "fc1.weight") != before);
+    CHECK_OK(ls_ddp_verify(t.ddp));
+    before = hash_of(t.model, "fc1.weight");
+    train_steps(&t, 2, 2);
+    CHECK(hash_of(t.model, "fc1.weight") != before);
+    CHECK_OK(ls_ddp_verify(t.ddp));
+    if (rank == 0)
+        c->hash = ls_model_hash(t.model);
+    if (ls_job_world_size(job) == 4) { /* on one rank alone: all are told */
+        if (rank == 2)
+            load_values(t.model, c->path);
+        CHECK(ls_ddp_verify(t.ddp) == LS_ERR_MISMATCH);
+        CHECK(strstr(ls_error_text(), "fc1.weight") && strstr(ls_error_text(), "rank 2"));
+    }
+    close_trainer(&t);
+}
+
+static void test_values_replaced(void **state) {
+    (void)state;
+    replaced *c = mmap(NULL, sizeof *c, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(c, MAP_FAILED);
+    snprintf(c->path, sizeof c->path, "/tmp/lockstep-replaced.%d", (int)getpid());
+    ls_device *device;
+    ls_model *other;
+    assert_int_equal(ls_device_cpu(&device, 1), LS_OK);
+    const ls_model_options options = {.device = device, .seed = 9};
+    assert_int_equal(ls_model_create(&other, SPEC, &options), LS_OK);
+    assert_int_equal(ls_model_save(other, c->path), LS_OK);
+    ls_model_destroy(other);
+    ls_device_destroy(device);
+    uint64_t first = 0;
+    int failed = 0;
+    for (int world = 1; world <= 4 && !failed; world *= 2) {
+        c->hash = 0;
+        failed = ranks_run(world, "shm", body_values_replaced, c);
+        first = world == 1 ? c->hash : first;
+        failed |= c->hash == 0 || c->hash != first;
+    }
+    unlink(c->path);
+    munmap(c, sizeof *c);
+    assert_int_equal(failed, 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_uses),       cmocka_unit_test(test_two_backwards),
         cmocka_unit_test(test_freeze),     cmocka_unit_test(test_freeze_differs),
-        cmocka_unit_test(test_one_cannot),
+        cmocka_unit_test(test_one_cannot), cmocka_unit_test(test_values_replaced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,7 +10,7 @@ check() {
     test=${name%%: *} case=
     [ "$test" = "$name" ] || case=${name#*: }
     if [ -f "$source_dir/tests/$test.c" ]; then
-      [ -z "$case" ] || grep -qE "cmocka_unit_test[a-z_]*\(${case}[,)]" "$source_dir/tests/$test.c" || { echo "no case $case in tests/$test.c" && bad=1; }
+      [ -z "$case" ] || grep -qE "(cmocka_unit_test[a-z_]*|WITH_FIXTURE)\(${case}[,)]" "$source_dir/tests/$test.c" || { echo "no case $case in tests/$test.c" && bad=1; }
     elif [ -f "$source_dir/tests/$test.sh" ]; then
       [ -z "$case" ] || grep -qF -- "$case" "$source_dir/tests/$test.sh" || { echo "tests/$test.sh does not say '$case'" && bad=1; }
     else
