@@ -117,19 +117,67 @@ static void going_back_takes_later_steps_aside(void **state) {
     assert_int_equal(count_names(where), 3);
 }
 
+/* A link to a checkpoint that was moved, or a file: a save of that step takes the name, and they are kept. */
+static void what_is_no_folder_makes_way(void **state) {
+    (void)state;
+    const char *where = in_folder("way");
+    char name[600], seen[64];
+    size_t moved;
+    assert_int_equal(mkdir(where, 0777), 0);
+    for (int again = 0; again < 2; again++) {
+        snprintf(name, sizeof name, "%s/step-00000020", where);
+        assert_int_equal(symlink("nowhere", name), 0);
+        publish(where, 20, "saved");
+        assert_holds(where, "step-00000020", "saved");
+        snprintf(name, sizeof name, "%s/old-step-00000020", where);
+        ssize_t size = readlink(name, seen, sizeof seen);
+        assert_true(size == 7 && memcmp(seen, "nowhere", 7) == 0);
+        assert_int_equal(count_names(where), 2);
+        assert_int_equal(ls__folder_rewind(where, 10, &moved), LS_OK); /* over that link */
+        assert_holds(where, "old-step-00000020", "saved");
+    }
+    snprintf(name, sizeof name, "%s/step-00000020", where);
+    FILE *file = fopen(name, "w");
+    assert_non_null(file);
+    fclose(file);
+    publish(where, 20, "again");
+    assert_holds(where, "step-00000020", "again");
+    assert_int_equal(count_names(where), 2);
+}
+
+/* Only names that a run makes are taken for what a run left. */
+static void leftovers_are_told_by_their_names(void **state) {
+    (void)state;
+    static const char *const own[] = {".step-00000001.abc", ".step-1.0123456789ab",
+                                      ".step-00000001.0123456789AB", ".step-00000001"};
+    char name[600];
+    const char *where = in_folder("left");
+    char *half;
+    assert_int_equal(mkdir(where, 0777), 0);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
+        snprintf(name, sizeof name, "%s/%s", where, own[i]);
+        assert_int_equal(mkdir(name, 0777), 0);
+    }
+    assert_int_equal(ls__folder_begin(where, 7, &half), LS_OK);
+    free(half);
+    assert_int_equal(count_names(where), 5);
+    ls__folder_clean(where);
+    assert_int_equal(count_names(where), 4);
+}
+
 /* A folder that was made is found after a power cut: its name stands in the one above. */
 static void folders_that_are_made_are_synced(void **state) {
     (void)state;
     int lock;
     synced_count = 0;
-    assert_int_equal(ls__folder_lock(in_folder("new/runs//c"), &lock), LS_OK);
+    assert_int_equal(ls__folder_lock(in_folder("new/runs//c"), NULL, NULL, &lock), LS_OK);
     close(lock);
     assert_int_equal(synced_count, 3);
     assert_string_equal(synced[0], folder);
     assert_string_equal(synced[1], in_folder("new"));
     assert_string_equal(synced[2], in_folder("new/runs"));
     synced_count = 0; /* nothing is made, nothing is synced */
-    assert_int_equal(ls__folder_lock(in_folder("new/runs/c"), &lock), LS_OK);
+    assert_int_equal(ls__folder_lock(in_folder("new/runs/c"), NULL, NULL, &lock), LS_OK);
     close(lock);
     assert_int_equal(synced_count, 0);
 }
@@ -138,6 +186,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_saved_again_is_there_all_the_time),
         cmocka_unit_test(folders_that_are_made_are_synced),
+        cmocka_unit_test(what_is_no_folder_makes_way),
+        cmocka_unit_test(leftovers_are_told_by_their_names),
         cmocka_unit_test(going_back_takes_later_steps_aside),
     };
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);

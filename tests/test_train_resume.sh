@@ -95,13 +95,13 @@ grep -q '1 checkpoint of later steps in .* now called old-step-N' "$back.log" ||
 broken=$work/broken
 cp -r "$work/gpt-half" "$broken"
 printf 'x' | dd of="$broken/checkpoints/step-00000020/optimizer.safetensors" bs=1 seek=5000 conv=notrunc 2>/dev/null
-mkdir "$broken/checkpoints/step-00000022" "$broken/checkpoints/.step-00000023.0123"
-echo half >"$broken/checkpoints/.step-00000023.0123/model.safetensors"
+mkdir "$broken/checkpoints/step-00000022" "$broken/checkpoints/.step-00000023.0123456789ab"
+echo half >"$broken/checkpoints/.step-00000023.0123456789ab/model.safetensors"
 must "$broken" 2 "${gpt[@]}" --resume auto
 grep -q 'step-00000020 is passed over: .*optimizer.safetensors: bytes .* checksum' "$broken.log" || fail "step 20 was not passed over"
 grep -q 'step-00000022 is passed over: .*manifest.json: cannot open' "$broken.log" || fail "step 22 was not passed over"
 [ "$(hash_of "$broken")" = "$(hash_of "$work/gpt-whole")" ] || fail "passing over: other bits"
-[ ! -e "$broken/checkpoints/.step-00000023.0123" ] || fail "a leftover was not removed"
+[ ! -e "$broken/checkpoints/.step-00000023.0123456789ab" ] || fail "a leftover was not removed"
 refused 3 'step-00000020/optimizer.safetensors: bytes' "$broken" 1 "${gpt[@]}" --resume "$broken/checkpoints/step-00000020"
 
 # --- what is refused ------------------------------------------------------------------------------

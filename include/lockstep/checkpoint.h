@@ -75,12 +75,25 @@ typedef struct ls_checkpoint_progress {
     double best_loss;  /* the lowest val_loss so far; NaN: none */
 } ls_checkpoint_progress;
 
+/* That this run has the folder, and no other (flock); for runs that go on from what lies in it. Opaque. */
+typedef struct ls_checkpoint_claim ls_checkpoint_claim;
+
+/* Collective, before ls_checkpoint_find: what is found then stays. Makes the folder where it is missing. Where another
+ * run has it, waits for half a minute, as that may just be ending, and says so to `log` (may be NULL); then
+ * LS_ERR_ARGUMENT on all ranks. LS_ERR_IO: the folder cannot be made or opened. */
+LS_API ls_status ls_checkpoint_claim_create(ls_checkpoint_claim **claim, ls_group *group,
+                                            const char *folder, ls_log_fn log, void *log_context);
+/* After the checkpointer. Any thread. */
+LS_API void ls_checkpoint_claim_destroy(ls_checkpoint_claim *claim);
+
 /* Zero-initialise; zero means the default. */
 typedef struct ls_checkpointer_options {
     const char *folder; /* required; made if missing. Locked while in use */
-    size_t keep;        /* how many of the last to keep; default: all */
-    bool keep_best;     /* and the one with the lowest val_loss */
-    bool start_over;    /* remove the checkpoints that are there */
+    const ls_checkpoint_claim
+        *claim;      /* of that folder, which outlives the checkpointer; default: makes its own */
+    size_t keep;     /* how many of the last to keep; default: all */
+    bool keep_best;  /* and the one with the lowest val_loss */
+    bool start_over; /* remove the checkpoints that are there */
     /* Default: ls_checkpointer_save copies this rank's part of the state, and a thread writes the copy while
      * training goes on. true: it returns when the checkpoint is saved, and needs no memory for a copy. */
     bool synchronous;
@@ -129,7 +142,8 @@ LS_API ls_status ls_checkpointer_load(ls_checkpointer *checkpointer, const char 
 
 /* Collective. The newest checkpoint in `folder` that is whole (all checksums are compared), as *path, which the
  * caller frees, with its *progress; *path is NULL when there is none. Broken ones are told to `log`
- * (may be NULL) and passed over. `folder` may be a checkpoint itself: then it must be whole. Rank 0 reads all of the
+ * (may be NULL) and passed over; LS_ERR_FORMAT where all are broken, LS_ERR_IO where one cannot be read and so may be
+ * whole. `folder` may be a checkpoint itself: then it must be whole. Rank 0 reads all of the
  * files, and the others wait in `group`: for large checkpoints give them time before (ls_job_set_phase on rank 0, or
  * ls_group_set_timeout on all). Threads as for any collective of `group`. */
 LS_API ls_status ls_checkpoint_find(ls_group *group, const char *folder, ls_log_fn log,

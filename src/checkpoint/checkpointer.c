@@ -23,6 +23,8 @@ static ls_status check_arguments(ls_checkpointer **out, ls_group *group,
     if (!out || !group || !contents || !contents->model || !options || !options->folder)
         return ls__fail(LS_ERR_ARGUMENT, "ls_checkpointer_create: an argument, the model or the "
                                          "folder is NULL");
+    if (options->claim && !ls__checkpoint_claims(options->claim, options->folder))
+        return ls__fail(LS_ERR_ARGUMENT, "ls_checkpointer_create: the claim is of another folder");
     for (size_t i = 0; i < contents->fact_count; i++)
         if (!contents->facts[i].name || !contents->facts[i].value)
             return ls__fail(LS_ERR_ARGUMENT, "ls_checkpointer_create: fact %zu is NULL", i);
@@ -90,7 +92,8 @@ static ls_status prepare(ls_checkpointer *c) {
     LS_TRY(make_layout(c));
     if (c->rank != 0)
         return LS_OK;
-    LS_TRY(ls__folder_lock(c->folder, &c->lock));
+    if (!c->options.claim)
+        LS_TRY(ls__folder_lock(c->folder, c->options.log, c->options.log_context, &c->lock));
     ls__folder_clean(c->folder);
     return LS_OK;
 }

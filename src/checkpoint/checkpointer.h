@@ -19,7 +19,7 @@ struct ls_checkpointer {
     ls_checkpoint_contents contents;
     ls_checkpointer_options options;
     char *folder;
-    int lock; /* rank 0's */
+    int lock; /* rank 0's, where there is no claim; else -1 */
     ls__images images;
     size_t state_count; /* weights that the optimizer has state of, when images were made */
     char *copy;         /* of this rank's parts, one behind the other; NULL: synchronous */
@@ -42,6 +42,9 @@ struct ls_checkpointer {
 ls_status ls__checkpoint_agree(ls_checkpointer *c, ls_status status);
 /* Rank 0 tells all how it went, and on LS_OK what stands in its `text`. */
 ls_status ls__checkpoint_follow(ls_group *group, ls_status status, char *text, size_t size);
+
+/* claim.c: whether that is the folder it is of, as it was spelt. */
+bool ls__checkpoint_claims(const ls_checkpoint_claim *claim, const char *folder);
 
 /* save.c: all ranks together write the checkpoint of c->progress, from c->copy or the tensors. Collective
  * over c->group. *path: what it is called, for the caller to free. */

@@ -16,12 +16,13 @@
 #include <time.h>
 #include <unistd.h>
 
-static const char PREFIX[] = "step-", HIDDEN[] = ".step-";
+static const char PREFIX[] = "step-";
 
 /* --- the lock ------------------------------------------------------------------------------------- */
 
-/* A run that was killed while it saved holds its lock until the disk has answered. */
-enum { LOCK_PATIENCE_S = 30 };
+/* A run that was killed while it saved holds its lock until the disk has answered. Whoever waits longer than a
+ * moment says so. */
+enum { LOCK_PATIENCE_S = 30, LOCK_SILENCE_S = 1 };
 
 /* Brings the name of a folder that was just made to the disk. */
 static ls_status sync_parent(const char *path) {
@@ -56,9 +57,17 @@ static ls_status make_folder(const char *folder) {
     return status;
 }
 
-ls_status ls__folder_lock(const char *folder, int *fd) {
+static void tell_waiting(const char *folder, ls_log_fn log, void *context) {
+    char line[1200];
+    snprintf(line, sizeof line,
+             "%.1000s: another run keeps its checkpoints there; waiting %d s for its end", folder,
+             LOCK_PATIENCE_S);
+    log(context, LS_LOG_WARNING, line);
+}
+
+ls_status ls__folder_lock(const char *folder, ls_log_fn log, void *log_context, int *fd) {
     const struct timespec pause = {.tv_nsec = 20000000};
-    uint64_t deadline = ls__deadline_ns(LOCK_PATIENCE_S);
+    uint64_t deadline = ls__deadline_ns(LOCK_PATIENCE_S), silence = ls__deadline_ns(LOCK_SILENCE_S);
     *fd = -1;
     LS_TRY(make_folder(folder));
     *fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -71,6 +80,10 @@ ls_status ls__folder_lock(const char *folder, int *fd) {
             return ls__fail(LS_ERR_ARGUMENT,
                             "%s: another run keeps its checkpoints there; choose another folder",
                             folder);
+        }
+        if (log && ls__now_ns() >= silence) {
+            tell_waiting(folder, log, log_context);
+            log = NULL; /* once */
         }
         nanosleep(&pause, NULL);
     }
@@ -97,6 +110,20 @@ static bool parse_step(const char *name, uint64_t *step) {
     char again[32];
     snprintf(again, sizeof again, "%08" PRIu64, *step);
     return strcmp(again, digits) == 0;
+}
+
+bool ls__folder_path_step(const char *path, uint64_t *step) {
+    size_t end = strlen(path);
+    while (end > 0 && path[end - 1] == '/')
+        end--;
+    size_t begin = end;
+    while (begin > 0 && path[begin - 1] != '/')
+        begin--;
+    char name[64];
+    if (end - begin >= sizeof name)
+        return false;
+    snprintf(name, sizeof name, "%.*s", (int)(end - begin), path + begin);
+    return parse_step(name, step);
 }
 
 static int compare_steps(const void *a, const void *b) {
@@ -141,9 +168,23 @@ ls_status ls__folder_steps(const char *folder, uint64_t **steps, size_t *count) 
     return LS_OK;
 }
 
+enum { TOKEN_BYTES = 6 }; /* two digits each */
+
+/* Whether hidden_path could have made it: other names that begin like these are somebody's own. */
+static bool is_hidden(const char *name) {
+    uint64_t step;
+    char plain[32];
+    const char *token = name[0] == '.' ? strchr(name + 1, '.') : NULL;
+    if (!token || (size_t)(token - name) > sizeof plain)
+        return false;
+    snprintf(plain, sizeof plain, "%.*s", (int)(token - name - 1), name + 1);
+    return parse_step(plain, &step) && strlen(token + 1) == 2 * TOKEN_BYTES &&
+           strspn(token + 1, "0123456789abcdef") == 2 * TOKEN_BYTES;
+}
+
 /* FOLDER/.step-N.TOKEN */
 static char *hidden_path(const char *folder, const char *step) {
-    unsigned char random[6];
+    unsigned char random[TOKEN_BYTES];
     char *path = NULL;
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
         memset(random, (int)getpid(), sizeof random);
@@ -219,7 +260,8 @@ static ls_status set_aside(const char *folder, uint64_t step) {
         free(from);
         return ls__fail(LS_ERR_MEMORY, "%s: no memory for the name of a checkpoint", folder);
     }
-    if (access(to, F_OK) == 0)
+    struct stat about;
+    if (lstat(to, &about) == 0) /* a link to nothing as well */
         ls__folder_remove(folder, to);
     if (rename(from, to) != 0)
         status = ls__fail_errno(LS_ERR_IO, errno, "%s: cannot become %s", from, to);
@@ -250,13 +292,18 @@ void ls__folder_clean(const char *folder) {
         return;
     for (struct dirent *entry; (entry = readdir(entries));) {
         char *path = NULL;
-        if (strncmp(entry->d_name, HIDDEN, sizeof HIDDEN - 1) == 0 &&
-            asprintf(&path, "%s/%s", folder, entry->d_name) >= 0) {
+        if (is_hidden(entry->d_name) && asprintf(&path, "%s/%s", folder, entry->d_name) >= 0) {
             remove_tree(path);
             free(path);
         }
     }
     closedir(entries);
+}
+
+ls_status ls__folder_open_status(int error_number) {
+    return error_number == ENOENT || error_number == ENOTDIR || error_number == ELOOP
+               ? LS_ERR_FORMAT
+               : LS_ERR_IO;
 }
 
 /* --- making --------------------------------------------------------------------------------------- */
@@ -307,7 +354,11 @@ ls_status ls__folder_publish(const char *folder, uint64_t step, const char *path
     char *name = ls__folder_step_path(folder, step);
     if (!name)
         return LS_ERR_MEMORY;
+    struct stat about;
     ls_status status = ls__folder_sync(path);
+    /* No folder, so not of a save: a link that somebody made to where he moved it. It is kept. */
+    if (status == LS_OK && lstat(name, &about) == 0 && !S_ISDIR(about.st_mode))
+        status = set_aside(folder, step);
     if (status == LS_OK && rename(path, name) != 0)
         status = errno == ENOTEMPTY || errno == EEXIST
                      ? replace(folder, name, path)

@@ -3,7 +3,8 @@
  *
  *     step-00001000/              a checkpoint
  *     .step-00001000.TOKEN/       one that is being written, or removed: leftovers of the dead are removed
- *     old-step-00001500/          of a run that was taken back to an earlier step
+ *     old-step-00001500/          of a run that was taken back to an earlier step; what had the name of a
+ *                                 checkpoint and was no folder
  *     latest -> step-00001000     a link to the newest, best to the one of the lowest val_loss; for people,
  *                                 nothing here reads them */
 #ifndef LS_CHECKPOINT_FOLDER_H
@@ -12,9 +13,10 @@
 #include <lockstep/checkpoint.h>
 #include <stdint.h>
 
-/* Makes the folder where it is missing, and locks it until the descriptor is closed, or the process is gone. Where a
+/* Makes the folder where it is missing, and locks it until the descriptor is closed, or the process is gone. Where
+ * another run has it, waits for half a minute, and says so to `log` (may be NULL); then LS_ERR_ARGUMENT. Where a
  * file system knows no locks, two runs in one folder go unnoticed. */
-ls_status ls__folder_lock(const char *folder, int *fd);
+ls_status ls__folder_lock(const char *folder, ls_log_fn log, void *log_context, int *fd);
 /* What killed runs left. With the lock. */
 void ls__folder_clean(const char *folder);
 
@@ -27,17 +29,23 @@ ls_status ls__folder_rewind(const char *folder, uint64_t step, size_t *moved);
 
 /* The steps of all that is called step-N, in rising order; the caller frees *steps. A missing folder has none. */
 ls_status ls__folder_steps(const char *folder, uint64_t **steps, size_t *count);
+/* Whether the last name in `path` is step-N, and which step that says. */
+bool ls__folder_path_step(const char *path, uint64_t *step);
 /* FOLDER/step-N; the caller frees it. NULL: no memory, and the error is set. */
 char *ls__folder_step_path(const char *folder, uint64_t step);
 
 /* Makes the empty folder that the checkpoint of `step` is written in; *path is the caller's. */
 ls_status ls__folder_begin(const char *folder, uint64_t step, char **path);
-/* Brings `path`, with all its names, to the disk and gives it its name. An older one of that name is replaced. */
+/* Brings `path`, with all its names, to the disk and gives it its name. An older one of that name is replaced; what
+ * is no folder becomes old-step-N. */
 ls_status ls__folder_publish(const char *folder, uint64_t step, const char *path);
 /* Removes a checkpoint, or a half one. Its name is gone first; where it cannot be renamed it stays as it is. */
 void ls__folder_remove(const char *folder, const char *path);
 /* Points the link `name` to the checkpoint of `step`. A file system without links goes without. */
 void ls__folder_link(const char *folder, const char *name, uint64_t step);
+/* What a file of a checkpoint that cannot be opened with this errno makes of it: LS_ERR_FORMAT, it is broken, where
+ * the file is not there; else LS_ERR_IO, which tells nothing of the checkpoint. */
+ls_status ls__folder_open_status(int error_number);
 /* fsync of a folder, which some file systems do not know. */
 ls_status ls__folder_sync(const char *path);
 

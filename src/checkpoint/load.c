@@ -27,25 +27,39 @@ static void tell(ls_log_fn log, void *context, const char *format, ...) {
 
 /* --- which one ------------------------------------------------------------------------------------ */
 
-/* The newest whole one, or "" in path; rank 0's. */
+/* Whether `candidate` is whole, told to the log where it is not. One that cannot be read may be whole, and to go on
+ * without it would be to lose it: that is an error. */
+static ls_status try_one(const char *candidate, ls_log_fn log, void *context, bool *whole) {
+    ls_status status = ls_checkpoint_verify(candidate, NULL);
+    *whole = status == LS_OK;
+    if (status == LS_ERR_IO)
+        return ls__fail_context(status, "%s cannot be checked and may be whole", candidate);
+    if (status == LS_ERR_FORMAT)
+        tell(log, context, "%s is passed over: %s", candidate, ls_error_text());
+    return status == LS_ERR_FORMAT ? LS_OK : status;
+}
+
+/* The newest whole one; "" in path where none was ever saved; rank 0's. */
 static ls_status find_newest(const char *folder, ls_log_fn log, void *context, char *path,
                              size_t size) {
     uint64_t *steps;
     size_t count;
+    bool whole = false;
     path[0] = '\0';
     LS_TRY(ls__folder_steps(folder, &steps, &count));
     ls_status status = LS_OK;
-    while (status == LS_OK && count > 0 && !path[0]) {
-        char *candidate = ls__folder_step_path(folder, steps[--count]);
-        if (!candidate)
-            status = LS_ERR_MEMORY;
-        else if (ls_checkpoint_verify(candidate, NULL) != LS_OK)
-            tell(log, context, "%s is passed over: %s", candidate, ls_error_text());
-        else if ((size_t)snprintf(path, size, "%s", candidate) >= size)
+    for (size_t left = count; status == LS_OK && left > 0 && !whole;) {
+        char *candidate = ls__folder_step_path(folder, steps[--left]);
+        status = candidate ? try_one(candidate, log, context, &whole) : LS_ERR_MEMORY;
+        if (whole && (size_t)snprintf(path, size, "%s", candidate) >= size)
             status = ls__fail(LS_ERR_ARGUMENT, "%s: longer than %zu bytes", candidate, size - 1);
         free(candidate);
     }
     free(steps);
+    if (status == LS_OK && count > 0 && !whole)
+        return ls__fail(LS_ERR_FORMAT,
+                        "%s: none of its %zu checkpoint%s is whole; move them away to begin again",
+                        folder, count, count == 1 ? "" : "s");
     return status;
 }
 

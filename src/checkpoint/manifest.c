@@ -3,6 +3,8 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "checkpoint/folder.h"
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -195,6 +197,16 @@ static ls_status take_facts(ls__manifest *m, json_t *facts, const char *name) {
     return LS_OK;
 }
 
+/* Whoever copies or renames a checkpoint to another step would have it taken for the newest. */
+static ls_status check_step(const ls__manifest *m, const char *folder) {
+    uint64_t named;
+    if (!ls__folder_path_step(folder, &named) || named == m->progress.step)
+        return LS_OK;
+    return ls__fail(LS_ERR_FORMAT, "%s: its manifest says step %llu; give it the name step-%08llu",
+                    folder, (unsigned long long)m->progress.step,
+                    (unsigned long long)m->progress.step);
+}
+
 /* Is it a manifest of this version, and as it was written? */
 static ls_status check_self(json_t *root, const char *name) {
     const char *format = json_string_value(json_object_get(root, "format"));
@@ -267,14 +279,20 @@ ls_status ls__manifest_read(ls__manifest *manifest, const char *folder) {
     unsigned char *text = NULL;
     size_t size = 0;
     ls_status status = LS_OK;
-    /* before memory is taken for it */
-    if (stat(path, &info) == 0 && info.st_size > LS__MANIFEST_MAX_BYTES)
+    if (stat(path, &info) != 0)
+        status = ls__fail_errno(ls__folder_open_status(errno), errno, "%s: cannot open", path);
+    else if (!S_ISREG(info.st_mode)) /* a pipe would be waited for */
+        status = ls__fail(LS_ERR_FORMAT, "%s: is a %s, want a regular file", path,
+                          S_ISDIR(info.st_mode) ? "folder" : "pipe or device");
+    else if (info.st_size > LS__MANIFEST_MAX_BYTES) /* before memory is taken for it */
         status = ls__fail(LS_ERR_FORMAT, "%s: has %lld bytes, want at most %d", path,
                           (long long)info.st_size, LS__MANIFEST_MAX_BYTES);
     if (status == LS_OK)
         status = ls__file_read(path, &text, &size);
     if (status == LS_OK)
         status = ls__manifest_parse(manifest, (const char *)text, size, path);
+    if (status == LS_OK && (status = check_step(manifest, folder)) != LS_OK)
+        ls__manifest_free(manifest);
     free(text);
     free(path);
     return status;

@@ -16,7 +16,7 @@ static ls_status open_file(const char *path, uint64_t bytes, int *fd) {
     /* O_NONBLOCK: opening a pipe without a writer returns, and is refused below. */
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (*fd < 0)
-        return ls__fail_errno(LS_ERR_IO, errno, "%s: cannot open", path);
+        return ls__fail_errno(ls__folder_open_status(errno), errno, "%s: cannot open", path);
     ls_status status = LS_OK;
     if (fstat(*fd, &info) != 0)
         status = ls__fail_errno(LS_ERR_IO, errno, "%s: cannot stat", path);

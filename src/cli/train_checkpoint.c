@@ -11,6 +11,7 @@
 enum { MOST_FACTS = 24 };
 
 struct ls__checkpoints {
+    ls_checkpoint_claim *claim; /* from before anything is looked for */
     ls_checkpointer *checkpointer;
     char *folder, *found;         /* found: what this run goes on from, or NULL */
     ls_checkpoint_progress start; /* of `found` */
@@ -140,10 +141,12 @@ ls_status ls__checkpoints_find(ls__train *train) {
     if (!c || !(c->folder = folder_of(train->settings)))
         return ls__fail(LS_ERR_MEMORY, "--checkpoint-dir: out of memory");
     c->best_loss = NAN;
-    if (!train->settings->resume)
-        return train->rank == 0 ? ls__checkpoints_check(train->settings) : LS_OK;
     LS_TRY(ls_job_set_phase(train->job, "checking checkpoints", LS__TRAIN_PATIENCE_S));
-    LS_TRY(find(train, c));
+    LS_TRY(ls_checkpoint_claim_create(&c->claim, train->world, c->folder, log_line, NULL));
+    if (train->settings->resume)
+        LS_TRY(find(train, c));
+    else if (train->rank == 0)
+        LS_TRY(ls__checkpoints_check(train->settings));
     return ls_job_set_phase(train->job, NULL, 0);
 }
 
@@ -204,6 +207,7 @@ ls_status ls__checkpoints_open(ls__train *train) {
                                              .facts = c->facts,
                                              .fact_count = c->fact_count};
     const ls_checkpointer_options options = {.folder = c->folder,
+                                             .claim = c->claim,
                                              .keep = (size_t)s->keep,
                                              .keep_best = s->keep_best,
                                              .start_over = s->overwrite,
@@ -311,6 +315,7 @@ void ls__checkpoints_close(ls__checkpoints *c) {
     if (!c)
         return;
     ls_checkpointer_destroy(c->checkpointer);
+    ls_checkpoint_claim_destroy(c->claim);
     ls__train_items_free(&c->items);
     free(c->folder);
     free(c->found);

@@ -75,9 +75,12 @@ static void remove_leftovers(const char *folder) {
     DIR *entries = opendir(folder);
     if (!entries)
         return;
-    for (struct dirent *entry; (entry = readdir(entries));)
-        if (strncmp(entry->d_name, prefix, sizeof prefix - 1) == 0)
+    for (struct dirent *entry; (entry = readdir(entries));) {
+        const char *token = entry->d_name + sizeof prefix - 1; /* PID-N */
+        if (strncmp(entry->d_name, prefix, sizeof prefix - 1) == 0 &&
+            strspn(token, "0123456789-") == strlen(token))
             unlinkat(dirfd(entries), entry->d_name, 0);
+    }
     closedir(entries);
 }
 

@@ -126,6 +126,8 @@ static ls_status join_job(ls__train *t) {
         return ls__fail(LS_ERR_ARGUMENT,
                         "--ranks %lld inside of a job of WORLD_SIZE %d; leave it out",
                         (long long)s->ranks, t->ranks);
+    if (t->rank == 0 && s->out) /* before anything is read or waited for */
+        LS_TRY(ls__output_check(s));
     LS_TRY(ls__checkpoints_find(t));
     choose_shards(t);
     if (t->shards < (size_t)t->ranks)
