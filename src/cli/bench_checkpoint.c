@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "cli/bench_common.h"
 #include "cli/bench_rank.h"
 #include "nn/spec.h"
 #include "optim/state.h"
@@ -27,38 +28,14 @@ static const ls__option options[] = {
      .kind = LS__OPTION_TEXT,
      .at = offsetof(ls__bench_settings, folder),
      .help = "where to save; the checkpoint is removed at the end"},
-    {.name = "model",
-     .placeholder = "SPEC",
-     .kind = LS__OPTION_TEXT,
-     .at = offsetof(ls__bench_settings, model),
-     .fallback = "gpt2-124m with a context of 64",
-     .help = "what to train and save, as lockstep train takes it; a gpt needs its vocab"},
-    {.name = "batch",
-     .letter = 'b',
-     .placeholder = "N",
-     .kind = LS__OPTION_INTEGER,
-     .at = offsetof(ls__bench_settings, batch),
-     .min = 1,
-     .max = 1 << 24,
-     .fallback = "1",
-     .help = "images or sequences of one step of one rank"},
-    {.name = "ranks",
-     .letter = 'n',
-     .placeholder = "N",
-     .kind = LS__OPTION_RANKS,
-     .at = offsetof(ls__bench_settings, ranks),
-     .given = 1 + offsetof(ls__bench_settings, ranks_given),
-     .fallback = "1",
-     .help = "processes to train with on this machine, or auto: one for each core"},
+    LS__BENCH_ROW_MODEL(
+        "gpt2-124m with a context of 64",
+        "what to train and save, as lockstep train takes it; a gpt needs its vocab"),
+    LS__BENCH_ROW_BATCH("1", "images or sequences of one step of one rank"),
+    LS__OPTION_ROW_RANKS(ls__bench_settings, "1",
+                         "processes to train with on this machine, or auto: one for each core"),
     LS__OPTION_ROW_THREADS(ls__bench_settings),
-    {.name = "rounds",
-     .placeholder = "N",
-     .kind = LS__OPTION_INTEGER,
-     .at = offsetof(ls__bench_settings, rounds),
-     .min = 1,
-     .max = MOST_ROUNDS,
-     .fallback = "5",
-     .help = "how often to save"},
+    LS__BENCH_ROW_ROUNDS(MOST_ROUNDS, "5", "how often to save"),
     LS__OPTION_ROW_TRANSPORT(ls__bench_settings),
     LS__OPTION_ROW_PROGRESS(ls__bench_settings),
     LS__OPTION_ROW_FORMAT(ls__bench_settings, "one object on one line"),
@@ -173,17 +150,12 @@ static ls_status measure(bench *b) {
     return LS_OK;
 }
 
-static int compare_times(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 static ls_status print(bench *b) {
     size_t rounds = (size_t)b->rank.settings->rounds;
     double median[TIMES];
     for (size_t i = 0; i < TIMES; i++) {
-        qsort(b->times[i], rounds, sizeof(double), compare_times);
-        median[i] = b->times[i][rounds / 2];
+        ls__bench_sort(b->times[i], rounds);
+        median[i] = ls__bench_median(b->times[i], rounds);
     }
     if (b->rank.settings->format == 1)
         return ls__json_write_line(
@@ -231,15 +203,13 @@ static ls_status run_rank(const ls__bench_settings *settings, const char *spec) 
     if (!b)
         return ls__fail(LS_ERR_MEMORY, "bench checkpoint: out of memory");
     b->rank = (ls__bench_rank){.settings = settings, .command = "lockstep bench checkpoint"};
-    ls_status status = run(b, spec);
-    char text[1024]; /* taking things down may fail as well; the first error counts */
-    snprintf(text, sizeof text, "%s", ls_error_text());
+    ls__kept_error kept = ls__cli_keep(run(b, spec));
     ls_checkpointer_destroy(b->checkpointer);
     if (b->copy)
         munmap(b->copy, b->state_bytes);
     ls__bench_rank_close(&b->rank);
     free(b);
-    return status == LS_OK ? LS_OK : ls__fail(status, "%s", text);
+    return ls__cli_restore(&kept);
 }
 
 /* A folder that holds checkpoints is somebody's: the measurement would remove them. */

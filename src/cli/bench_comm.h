@@ -101,10 +101,7 @@ bool ls__bench_verify(const ls__bench_operation *operation, const ls__bench_call
  * write its recv, on all ranks at the same time. Overwrites recv. Collective. */
 ls_status ls__bench_floor(const ls__bench_call *call, size_t bytes, int64_t iterations, double *us);
 
-/* --- statistics --- */
-
 /* Times of iterations in us: the slowest rank's of each, sorted. Collective. */
 ls_status ls__bench_slowest(ls_group *group, double *times, size_t count);
-double ls__bench_percentile(const double *sorted, size_t count, double p);
 
 #endif

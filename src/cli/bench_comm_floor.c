@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/level.h"
 #include "cli/bench_comm.h"
+#include "cli/bench_common.h"
 
 #include "base/error.h"
 #include <math.h>

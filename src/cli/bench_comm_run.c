@@ -4,12 +4,14 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "cli/bench_comm.h"
+#include "cli/bench_common.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct bench {
     const ls__bench_comm_settings *settings;
+    char command[64];
     ls_job *job;
     ls_group *world;
     int rank, ranks;
@@ -26,27 +28,10 @@ typedef struct row {
     double p50, p99, floor; /* us */
 } row;
 
-static void log_line(void *context, ls_log_level level, const char *line) {
-    (void)level;
-    fprintf(stderr, "lockstep bench %s: %s\n", (const char *)context, line);
-}
-
-/* --- statistics --------------------------------------------------------------------------------- */
-
-static int compare_times(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 ls_status ls__bench_slowest(ls_group *group, double *times, size_t count) {
     LS_TRY(ls_all_reduce(group, times, times, count, LS_F64, LS_MAX));
-    qsort(times, count, sizeof *times, compare_times);
+    ls__bench_sort(times, count);
     return LS_OK;
-}
-
-double ls__bench_percentile(const double *sorted, size_t count, double p) {
-    size_t i = (size_t)(p * (double)(count - 1) + 0.5);
-    return sorted[i];
 }
 
 /* --- buffers -------------------------------------------------------------------------------------- */
@@ -253,14 +238,11 @@ static ls_status run_size(const bench *b, size_t bytes) {
 
 static ls_status run(bench *b) {
     const ls__bench_comm_settings *s = b->settings;
-    const ls_job_options options = {.log = log_line, .log_context = (void *)s->operation->name};
-    LS_TRY(ls_job_init(&b->job, &options));
+    snprintf(b->command, sizeof b->command, "lockstep bench %s", s->operation->name);
+    LS_TRY(ls__bench_join(&b->job, b->command, s->ranks_given, s->ranks));
     b->world = ls_job_world(b->job);
     b->rank = ls_group_rank(b->world);
     b->ranks = ls_group_size(b->world);
-    if (s->ranks_given && s->ranks != b->ranks)
-        return ls__fail(LS_ERR_ARGUMENT, "--ranks %lld inside of a job of WORLD_SIZE %d",
-                        (long long)s->ranks, b->ranks);
     if (s->root >= b->ranks)
         return ls__fail(LS_ERR_ARGUMENT, "--root %lld, but the ranks are 0 to %d",
                         (long long)s->root, b->ranks - 1);
@@ -276,9 +258,7 @@ static ls_status run(bench *b) {
 
 ls_status ls__bench_comm_run(const ls__bench_comm_settings *settings) {
     bench b = {.settings = settings};
-    ls_status status = run(&b);
-    char text[1024]; /* leaving the job may fail as well; the first error counts */
-    snprintf(text, sizeof text, "%s", ls_error_text());
+    ls__kept_error kept = ls__cli_keep(run(&b));
     ls_job_finish(b.job);
-    return status == LS_OK ? LS_OK : ls__fail(status, "%s", text);
+    return ls__cli_restore(&kept);
 }

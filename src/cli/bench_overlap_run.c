@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "cli/bench_common.h"
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -149,20 +150,14 @@ static ls_status print_step(const bench *b, int64_t step, bool overlap, double m
     return LS_OK;
 }
 
-static int compare(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-static double median(double *values, size_t count) {
-    qsort(values, count, sizeof *values, compare);
-    return (values[(count - 1) / 2] + values[count / 2]) / 2;
-}
-
 static ls_status print_end(bench *b) {
     const ls__overlap_settings *s = b->settings;
-    double off = median(b->step_ms[0], (size_t)s->steps),
-           on = median(b->step_ms[1], (size_t)s->steps);
+    double median[2];
+    for (int i = 0; i < 2; i++) {
+        ls__bench_sort(b->step_ms[i], (size_t)s->steps);
+        median[i] = ls__bench_median(b->step_ms[i], (size_t)s->steps);
+    }
+    double off = median[0], on = median[1];
     double gain = off > 0 && on > 0 ? 1 - on / off : NAN;
     if (s->format)
         return ls__json_write_line(
@@ -206,26 +201,16 @@ static ls_status run_steps(bench *b, bool overlap) {
     return LS_OK;
 }
 
-static void log_line(void *context, ls_log_level level, const char *line) {
-    (void)context;
-    (void)level;
-    fprintf(stderr, "lockstep bench overlap: %s\n", line);
-}
-
 static ls_status run(bench *b) {
     const ls__overlap_settings *s = b->settings;
-    const ls_job_options options = {.log = log_line};
     b->parameter = calloc(b->timeline->count, sizeof *b->parameter);
     b->step_ms[0] = calloc((size_t)s->steps, sizeof(double));
     b->step_ms[1] = calloc((size_t)s->steps, sizeof(double));
     if (!b->parameter || !b->step_ms[0] || !b->step_ms[1])
         return ls__fail(LS_ERR_MEMORY, "bench overlap: out of memory");
-    LS_TRY(ls_job_init(&b->job, &options));
+    LS_TRY(ls__bench_join(&b->job, "lockstep bench overlap", s->ranks_given, s->ranks));
     b->world = ls_job_world(b->job);
-    int rank = ls_group_rank(b->world), ranks = ls_group_size(b->world);
-    if (s->ranks_given && s->ranks != ranks)
-        return ls__fail(LS_ERR_ARGUMENT, "--ranks %lld inside of a job of WORLD_SIZE %d",
-                        (long long)s->ranks, ranks);
+    int rank = ls_group_rank(b->world);
     LS_TRY(calibrate(b));
     if (rank == 0 && !s->format)
         print_head(b);
@@ -242,12 +227,10 @@ static ls_status run(bench *b) {
 
 ls_status ls__bench_overlap_run(const ls__overlap_settings *settings, ls__timeline *timeline) {
     bench b = {.settings = settings, .timeline = timeline};
-    ls_status status = run(&b);
-    char text[1024]; /* leaving the job may fail as well; the first error counts */
-    snprintf(text, sizeof text, "%s", ls_error_text());
+    ls__kept_error kept = ls__cli_keep(run(&b));
     ls_job_finish(b.job);
     free(b.parameter);
     free(b.step_ms[0]);
     free(b.step_ms[1]);
-    return status == LS_OK ? LS_OK : ls__fail(status, "%s", text);
+    return ls__cli_restore(&kept);
 }

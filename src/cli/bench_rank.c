@@ -2,24 +2,16 @@
 #include "cli/bench_rank.h"
 
 #include "base/error.h"
+#include "cli/bench_common.h"
 #include "tensor/tensor.h"
 #include <stdlib.h>
 
-static void log_line(void *context, ls_log_level level, const char *line) {
-    (void)level;
-    fprintf(stderr, "%s: %s\n", ((const ls__bench_rank *)context)->command, line);
-}
-
 ls_status ls__bench_rank_join(ls__bench_rank *b) {
     const ls__bench_settings *s = b->settings;
-    const ls_job_options job = {.log = log_line, .log_context = b};
-    LS_TRY(ls_job_init(&b->job, &job));
+    LS_TRY(ls__bench_join(&b->job, b->command, s->ranks_given, s->ranks));
     b->world = ls_job_world(b->job);
     b->rank = ls_group_rank(b->world);
     b->ranks = ls_group_size(b->world);
-    if (s->ranks_given && s->ranks != b->ranks)
-        return ls__fail(LS_ERR_ARGUMENT, "--ranks %lld inside of a job of WORLD_SIZE %d",
-                        (long long)s->ranks, b->ranks);
     LS_TRY(ls_device_cpu(&b->device, (int)s->threads));
     b->dtype = ls__cli_dtype_choose(b->command, b->device, s->dtype, b->rank == 0);
     return LS_OK;

@@ -1,4 +1,4 @@
-/* One rank that trains on made-up data, for `lockstep bench train` and `lockstep bench scaling`. The path is
+/* One rank that trains on made-up data, for `lockstep bench train`, `scaling` and `checkpoint`. The path is
  * the one that training takes: ddp, reducer, optimizer; only the data is made up, so that no loader takes part. */
 #ifndef LS_CLI_BENCH_RANK_H
 #define LS_CLI_BENCH_RANK_H

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "cli/bench_common.h"
 #include "cli/bench_rank.h"
 #include "nn/spec.h"
 #include <stdlib.h>
@@ -35,40 +36,15 @@ static const char *const examples[] = {
 };
 
 static const ls__option options[] = {
-    {.name = "model",
-     .placeholder = "SPEC",
-     .kind = LS__OPTION_TEXT,
-     .at = offsetof(ls__bench_settings, model),
-     .fallback = "a set of four",
-     .help = "what to train, as lockstep train takes it, or the name of one of the set: gpt2-124m "
-             "is there 4 sequences of 64 tokens; a gpt needs its vocab"},
-    {.name = "batch",
-     .letter = 'b',
-     .placeholder = "N",
-     .kind = LS__OPTION_INTEGER,
-     .at = offsetof(ls__bench_settings, batch),
-     .min = 1,
-     .max = 1 << 24,
-     .fallback = "64, the set's own",
-     .help = "images or sequences of one step of one rank"},
-    {.name = "ranks",
-     .letter = 'n',
-     .placeholder = "N",
-     .kind = LS__OPTION_RANKS,
-     .at = offsetof(ls__bench_settings, ranks),
-     .given = 1 + offsetof(ls__bench_settings, ranks_given),
-     .fallback = "auto",
-     .help = "replicas, and ranks of the job"},
+    LS__BENCH_ROW_MODEL(
+        "a set of four",
+        "what to train, as lockstep train takes it, or the name of one of the set: gpt2-124m "
+        "is there 4 sequences of 64 tokens; a gpt needs its vocab"),
+    LS__BENCH_ROW_BATCH("64, the set's own", "images or sequences of one step of one rank"),
+    LS__OPTION_ROW_RANKS(ls__bench_settings, "auto", "replicas, and ranks of the job"),
     LS__OPTION_ROW_THREADS(ls__bench_settings),
     LS__OPTION_ROW_DTYPE(ls__bench_settings),
-    {.name = "rounds",
-     .placeholder = "N",
-     .kind = LS__OPTION_INTEGER,
-     .at = offsetof(ls__bench_settings, rounds),
-     .min = 1,
-     .max = MAX_ROUNDS,
-     .fallback = "15",
-     .help = "how often the two forms take turns"},
+    LS__BENCH_ROW_ROUNDS(MAX_ROUNDS, "15", "how often the two forms take turns"),
     {.name = "seconds",
      .placeholder = "X",
      .kind = LS__OPTION_REAL,
@@ -143,15 +119,9 @@ static ls_status take_turn(bench *b, int form, size_t round) {
     return LS_OK;
 }
 
-static int compare_numbers(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-/* The median; sorts. */
-static double median(double *values, size_t count) {
-    qsort(values, count, sizeof *values, compare_numbers);
-    return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+static double sorted_median(double *values, size_t count) {
+    ls__bench_sort(values, count);
+    return ls__bench_median(values, count);
 }
 
 static ls_status measure(bench *b) {
@@ -169,8 +139,9 @@ static ls_status measure(bench *b) {
 static ls_status print(bench *b, const row *what) {
     const ls__bench_settings *s = b->rank.settings;
     size_t rounds = (size_t)s->rounds;
-    double ratio = median(b->ratio, rounds), apart = median(b->speed[APART], rounds);
-    double together = median(b->speed[TOGETHER], rounds), wait = median(b->wait, rounds);
+    double ratio = sorted_median(b->ratio, rounds), wait = sorted_median(b->wait, rounds);
+    double apart = sorted_median(b->speed[APART], rounds);
+    double together = sorted_median(b->speed[TOGETHER], rounds);
     bool compared = what->wanted > 0 && b->rank.ranks == 2;
     if (s->format == 1)
         return ls__json_write_line(
@@ -233,14 +204,12 @@ static ls_status run_rank(const ls__bench_settings *settings) {
         return ls__fail(LS_ERR_MEMORY, "out of memory");
     b->rank.settings = settings;
     b->rank.command = "lockstep bench scaling";
-    ls_status status = run(b);
-    char text[1024]; /* taking things down may fail as well; the first error counts */
-    snprintf(text, sizeof text, "%s", ls_error_text());
+    ls__kept_error kept = ls__cli_keep(run(b));
     ls__bench_rank_drop(&b->rank);
     ls_group_destroy(b->alone);
     ls__bench_rank_close(&b->rank);
     free(b);
-    return status == LS_OK ? LS_OK : ls__fail(status, "%s", text);
+    return ls__cli_restore(&kept);
 }
 
 int ls__bench_scaling(int argc, char **argv, int full_argc, char **full_argv) {

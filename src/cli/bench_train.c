@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/usage.h"
+#include "cli/bench_common.h"
 #include "cli/bench_rank.h"
 #include "nn/flops.h"
 #include <stdlib.h>
@@ -17,17 +18,6 @@ typedef struct bench {
 typedef struct figures {
     double step_ms, samples_per_s, gflops, peak_gflops, peak_rss_mb, memory_mb;
 } figures;
-
-static int compare_times(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-/* The median; sorts. */
-static double median(double *times, size_t count) {
-    qsort(times, count, sizeof *times, compare_times);
-    return count % 2 ? times[count / 2] : (times[count / 2 - 1] + times[count / 2]) / 2;
-}
 
 /* All ranks at once, as in a step; the sum of theirs. */
 static ls_status peak(bench *b, double *gflops) {
@@ -54,7 +44,8 @@ static ls_status measure(bench *b, figures *f) {
     getrusage(RUSAGE_SELF, &usage);
     double memory = (double)ls__usage_peak() / (1 << 20);
     LS_TRY(peak(b, &after));
-    *f = (figures){.step_ms = median(b->times, steps),
+    ls__bench_sort(b->times, steps);
+    *f = (figures){.step_ms = ls__bench_median(b->times, steps),
                    .peak_gflops = before > after ? before : after,
                    .peak_rss_mb = (double)usage.ru_maxrss / 1024,
                    .memory_mb = memory};
@@ -130,10 +121,8 @@ static ls_status run(bench *b, const char *spec) {
 
 ls_status ls__bench_train_run(const ls__bench_settings *settings, const char *spec) {
     bench b = {.rank = {.settings = settings, .command = "lockstep bench train"}};
-    ls_status status = run(&b, spec);
-    char text[1024]; /* taking things down may fail as well; the first error counts */
-    snprintf(text, sizeof text, "%s", ls_error_text());
+    ls__kept_error kept = ls__cli_keep(run(&b, spec));
     free(b.times);
     ls__bench_rank_close(&b.rank);
-    return status == LS_OK ? LS_OK : ls__fail(status, "%s", text);
+    return ls__cli_restore(&kept);
 }

@@ -12,6 +12,16 @@ int ls__cli_exit_code(ls_status status);
 /* After a failure: the library's text as one line on stderr; returns the exit code. */
 int ls__cli_report(const char *command, ls_status status);
 
+/* What a command ended with, kept while it takes down what it made, which may fail as well: the first error
+ * counts. */
+typedef struct ls__kept_error {
+    ls_status status;
+    char text[1024]; /* of ls_error_text; empty with LS_OK */
+} ls__kept_error;
+ls__kept_error ls__cli_keep(ls_status status);
+/* The thread's error is the kept one again; returns its status. */
+ls_status ls__cli_restore(const ls__kept_error *kept);
+
 /* Runs this program again, with these arguments, as `ranks` ranks; rank 0 speaks for the job.
  * `command` ("lockstep train") is whose name messages carry, `transport` an ls__launch_transport.
  * Returns the exit code. */

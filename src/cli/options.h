@@ -61,6 +61,13 @@ typedef struct ls__option {
         .help =                                                                                     \
             "how ranks of this machine meet: shared memory (up to 256 ranks), or tcp over loopback" \
     }
+/* and ranks_given; `start`: the default as --help shows it */
+#define LS__OPTION_ROW_RANKS(type, start, text)                                                    \
+    {                                                                                              \
+        .name = "ranks", .letter = 'n', .placeholder = "N", .kind = LS__OPTION_RANKS,              \
+        .at = offsetof(type, ranks), .given = 1 + offsetof(type, ranks_given), .fallback = start,  \
+        .help = text                                                                               \
+    }
 #define LS__OPTION_ROW_THREADS(type)                                                               \
     {                                                                                              \
         .name = "threads", .kind = LS__OPTION_INTEGER, .placeholder = "N",                         \
