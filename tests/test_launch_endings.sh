@@ -78,6 +78,11 @@ ends "the launcher gets SIGKILL, the ranks ignore SIGTERM" 137 4000
 job -- sh -c "$stopped"
 kill -9 $pid
 ends "the launcher gets SIGKILL, the ranks are stopped" 137 4000
+export LOCKSTEP_HEARTBEAT=1
+job -- sh -c '[ $RANK = 2 ] || { echo up; exit 0; }; sleep 0.2; sleep 100 & echo up; kill -STOP $$; wait'
+ends "a rank is stopped, the others have ended (heartbeat 1 s)" 137 5000
+grep -q 'rank 2 is stopped and the others have ended' "$work/err" || { fail "a stopped rank is not named"; cat "$work/err"; }
+unset LOCKSTEP_HEARTBEAT
 job --max-restarts 5 -- sh -c "$family"
 kill -TERM $pid
 ends "SIGTERM, with restarts left" 143 4000

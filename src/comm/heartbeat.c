@@ -1,6 +1,7 @@
 #include "comm/heartbeat.h"
 
 #include "base/clock.h"
+#include "comm/variables.h"
 #include <math.h>
 #include <poll.h>
 #include <pthread.h>
@@ -140,6 +141,15 @@ static void free_all(ls__heartbeat *h) {
     free(h->beats);
     free(h->polls);
     free(h);
+}
+
+ls_status ls__heartbeat_limit(double given_s, double *limit_s) {
+    const char *text = ls__variable("LOCKSTEP_HEARTBEAT");
+    bool off = text && strcmp(text, "off") == 0;
+    *limit_s = off ? INFINITY : 10;
+    if (off && given_s == 0)
+        return LS_OK;
+    return ls__variable_seconds("LOCKSTEP_HEARTBEAT", "heartbeat_s", given_s, limit_s);
 }
 
 ls_status ls__heartbeat_start(ls__heartbeat **heartbeat, ls__board *board, double limit_s) {

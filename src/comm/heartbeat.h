@@ -44,6 +44,10 @@ typedef struct ls__heartbeat_link {
     void (*free)(void *context); /* when the heartbeat ends: it may outlive the transport */
 } ls__heartbeat_link;
 
+/* Seconds of silence that count as stopped: `given` where it is not 0, else LOCKSTEP_HEARTBEAT, else 10; INFINITY:
+ * never. */
+LS_SHARED ls_status ls__heartbeat_limit(double given_s, double *limit_s);
+
 /* `board` is read, and its own slot written, until the stop. limit_s: silence that counts as stopped; INFINITY:
  * none does. A world of one has no thread: *heartbeat is NULL, which all below takes. */
 ls_status ls__heartbeat_start(ls__heartbeat **heartbeat, ls__board *board, double limit_s);

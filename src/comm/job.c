@@ -14,7 +14,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,23 +30,6 @@ struct ls_job {
 };
 
 /* --- reading variables ------------------------------------------------------------------------- */
-
-/* `option` where it is not 0, else the variable where it is set, else *seconds stays. */
-static ls_status read_seconds(const char *name, const char *option_name, double option,
-                              double *seconds) {
-    const char *text = ls__variable(name);
-    if (option != 0) {
-        if (!(option > 0))
-            return ls__fail(LS_ERR_ARGUMENT, "%s is %g, want seconds above 0", option_name, option);
-        *seconds = option;
-    } else if (text) {
-        char *end;
-        *seconds = strtod(text, &end);
-        if (*end || end == text || !isfinite(*seconds) || *seconds <= 0)
-            return ls__fail(LS_ERR_ARGUMENT, "%s is '%s', want seconds above 0", name, text);
-    }
-    return LS_OK;
-}
 
 static ls_status read_algorithm(ls__job_place *place) {
     const char *text = ls__variable("LOCKSTEP_ALGORITHM");
@@ -72,17 +54,8 @@ static ls_status read_network(ls__job_place *place, int streams) {
 static ls_status read_timeouts(const ls_job_options *options, double *join_s, double *operation_s) {
     *join_s = 300;
     *operation_s = 60;
-    LS_TRY(read_seconds("LOCKSTEP_TIMEOUT", "timeout_s", options->timeout_s, join_s));
-    return read_seconds("LOCKSTEP_TIMEOUT", "timeout_s", options->timeout_s, operation_s);
-}
-
-static ls_status read_heartbeat(const ls_job_options *options, double *limit_s) {
-    const char *text = ls__variable("LOCKSTEP_HEARTBEAT");
-    bool off = text && strcmp(text, "off") == 0;
-    *limit_s = off ? INFINITY : 10;
-    if (off && options->heartbeat_s == 0)
-        return LS_OK;
-    return read_seconds("LOCKSTEP_HEARTBEAT", "heartbeat_s", options->heartbeat_s, limit_s);
+    LS_TRY(ls__variable_seconds("LOCKSTEP_TIMEOUT", "timeout_s", options->timeout_s, join_s));
+    return ls__variable_seconds("LOCKSTEP_TIMEOUT", "timeout_s", options->timeout_s, operation_s);
 }
 
 static ls_status read_place(ls__job_place *place) {
@@ -323,7 +296,7 @@ static ls_status create(ls_job **job, const ls_job_options *options, opener open
     ls_status status;
     ls__transport *transport = NULL;
     LS_TRY_OUT(read_timeouts(&j->options, &j->place.timeout_s, &j->timeout_s));
-    LS_TRY_OUT(read_heartbeat(&j->options, &j->place.heartbeat_s));
+    LS_TRY_OUT(ls__heartbeat_limit(j->options.heartbeat_s, &j->place.heartbeat_s));
     LS_TRY_OUT(open_it(&transport, &j->place, handle));
     transport->heartbeat = j->place.heartbeat;
     transport->board = &j->board;

@@ -7,5 +7,9 @@
 /* NULL: not set. */
 const char *ls__variable(const char *name);
 ls_status ls__variable_integer(const char *name, int lowest, int highest, int *number);
+/* Seconds above 0: `option`, told as `option_name`, where that is not 0, else the variable where it is set, else
+ * *seconds stays. */
+ls_status ls__variable_seconds(const char *name, const char *option_name, double option,
+                               double *seconds);
 
 #endif

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "comm/shm/segment.h"
+#include "launch/stopped.h"
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -150,6 +151,7 @@ bool ls__job_meet_deadlines(ls__launch_job *job) {
     bool waiting = false;
     for (int i = 0; i < job->started; i++)
         waiting |= meet_rank_deadlines(&job->ranks[i], now);
+    waiting |= ls__stopped_meet(job, now);
     if (job->running == 0)
         return waiting;
     if (job->kill_ns && now >= job->kill_ns) {

@@ -4,7 +4,8 @@
  *   member.c   this machine's part: rounds begin and end as the meeting says
  *   meeting*.c where the launchers of all machines meet; exists on one of them, also where there is only one
  *   ranks.c    starts the ranks of a round and reads what they write
- *   ending.c   ends them */
+ *   ending.c   ends them
+ *   stopped.c  does not wait without end for one that is stopped */
 #ifndef LS_LAUNCH_JOB_H
 #define LS_LAUNCH_JOB_H
 
@@ -44,6 +45,7 @@ typedef struct ls__rank {
     int exit_code, signal;
     int signal_sent; /* the last one that the launcher sent */
     uint64_t exited_ns;
+    uint64_t stopped_ns;  /* since when it is stopped; 0: it is not */
     uint64_t leftover_ns; /* when what is left of the group is killed */
     uint64_t cut_ns;      /* when its pipes are closed although somebody holds them */
     ls__stream streams[LS__STREAMS];
@@ -67,6 +69,7 @@ struct ls__launch_job {
     int code;
     ls_status status; /* why the job could not be started, with `error` */
     char error[1024];
+    double stopped_s;            /* stopped.h */
     struct ls__meeting *meeting; /* NULL: it is on another machine */
     struct ls__member *member;
 

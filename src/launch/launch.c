@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "comm/heartbeat.h"
 #include "launch/exit_code.h"
 #include "launch/job.h"
 #include "launch/program.h"
@@ -244,6 +245,8 @@ ls_status ls__launch(const ls__launch_options *given, int *exit_code) {
     const ls__launch_options filled = with_defaults(given), *options = &filled;
     *exit_code = LS__EXIT_FAILURE;
     LS_TRY(check_options(options));
+    double stopped_s;
+    LS_TRY(ls__heartbeat_limit(0, &stopped_s));
     char *path =
         ls__program_find(options->program ? options->program : options->argv[0], exit_code);
     if (!path)
@@ -262,6 +265,7 @@ ls_status ls__launch(const ls__launch_options *given, int *exit_code) {
         .options = options,
         .command = options->command,
         .path = path,
+        .stopped_s = stopped_s,
         .watcher = {.pid = -1, .fd = -1},
         .plan = {.listener = -1},
         .segment_fd = -1,

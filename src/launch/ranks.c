@@ -8,6 +8,7 @@
 #include "launch/environment.h"
 #include "launch/logs.h"
 #include "launch/program.h"
+#include "launch/stopped.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -133,8 +134,13 @@ void ls__job_reap(ls__launch_job *job) {
     for (int i = 0; i < job->started; i++) {
         ls__rank *rank = &job->ranks[i];
         int status;
-        if (!rank->pid || rank->exited || waitpid(rank->pid, &status, WNOHANG) != rank->pid)
+        if (!rank->pid || rank->exited ||
+            waitpid(rank->pid, &status, WNOHANG | WUNTRACED | WCONTINUED) != rank->pid)
             continue;
+        if (!WIFEXITED(status) && !WIFSIGNALED(status)) {
+            ls__stopped_see(rank, status);
+            continue;
+        }
         rank->exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
         rank->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
         ls__job_rank_exited(rank);
