@@ -164,6 +164,7 @@ static void take_ended(ls__node *n, const json_t *message) {
         return;
     json_decref(n->ends);
     n->ends = json_incref((json_t *)message);
+    n->ended_ns = ls__now_ns();
     if (n->first >= 0) /* a likelier one may have ended a moment after it was told of */
         take_first(n, message);
     ls__node_release_cause(n);

@@ -55,7 +55,7 @@ static ls_status collect(ls__meeting *m, ls__outcome *o) {
         if (n->index == 0)
             ls__outcome_take_local(o, job);
         else if (n->ends)
-            ls__wire_to_ends(n->ends, o, n->first_rank, n->ranks);
+            ls__wire_to_ends(n->ends, n->ended_ns, o, n->first_rank, n->ranks);
     }
     o->first_failure = first_failure(m);
     return LS_OK;

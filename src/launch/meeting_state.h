@@ -26,9 +26,10 @@ typedef struct ls__node {
     /* the round under way */
     int number, first_rank;
     bool gone;
-    json_t *ends;     /* its message */
-    int first;        /* rank of its first failure, -1: none */
-    bool consequence; /* of another rank's end, as that rank says: ls__end_is_consequence */
+    json_t *ends;      /* its message */
+    uint64_t ended_ns; /* when that came */
+    int first;         /* rank of its first failure, -1: none */
+    bool consequence;  /* of another rank's end, as that rank says: ls__end_is_consequence */
     uint64_t failed_ns;
     bool held; /* a consequence: what of, is waited for */
 } ls__node;

@@ -141,6 +141,14 @@ static void print_diagnosis(const ls__outcome *o, const ls__end *first, const ls
         fprintf(stderr, "%s: %s\n", o->command, d->stall[i].text);
 }
 
+/* Without memory for it the report is shorter. */
+static ls__diagnosis *diagnose(const ls__outcome *o) {
+    ls__diagnosis *d = NULL;
+    if (o->record && o->first_failure >= 0)
+        (void)ls__diagnosis_make(&d, o->record, o->ranks);
+    return d;
+}
+
 static bool ended_before(const ls__end *rank, const ls__end *other) {
     return rank->exited && rank->exited_ns < other->exited_ns;
 }
@@ -207,13 +215,19 @@ static void print_failure(const ls__outcome *o, const ls__diagnosis *d) {
     print_others(o, first->number, d);
 }
 
+static void summarize_failure(const ls__outcome *o, char *text, size_t bytes) {
+    char how[160], place[LS__FLIGHT_NAME_BYTES + 32];
+    ls__diagnosis *d = diagnose(o);
+    const ls__end *first = first_cause(o, d);
+    const char *verb = describe_first(first, d, how, sizeof how);
+    place_of(first, d, place, sizeof place);
+    snprintf(text, bytes, "rank %d (%s) %s first: it %s", first->number, place, verb, how);
+    ls__diagnosis_free(d);
+}
+
 void ls__outcome_summary(const ls__outcome *o, char *text, size_t bytes) {
-    char how[120], place[LS__FLIGHT_NAME_BYTES + 32];
     if (o->first_failure >= 0) {
-        const ls__end *first = &o->end[o->first_failure];
-        describe(first, how, sizeof how);
-        place_of(first, NULL, place, sizeof place);
-        snprintf(text, bytes, "rank %d (%s) failed first: it %s", first->number, place, how);
+        summarize_failure(o, text, bytes);
     } else if (o->stop_signal) {
         snprintf(text, bytes, "stopped by %s", ls__signal_name(o->stop_signal));
     } else {
@@ -316,14 +330,6 @@ static ls_status write_json(const ls__outcome *o, const ls__diagnosis *d) {
     json_object_set_new(object, "ranks", ranks);
     json_object_set_new(object, "flight", d ? ls__diagnosis_json(d) : json_null());
     return ls__json_write_line(stdout, "stdout", object);
-}
-
-/* Without memory for it the report is shorter. */
-static ls__diagnosis *diagnose(const ls__outcome *o) {
-    ls__diagnosis *d = NULL;
-    if (o->record && o->first_failure >= 0)
-        (void)ls__diagnosis_make(&d, o->record, o->ranks);
-    return d;
 }
 
 void ls__outcome_report(const ls__outcome *o) {

@@ -191,7 +191,8 @@ static void to_words(const json_t *list, ls__end *end) {
     }
 }
 
-static void to_end(const json_t *object, uint64_t now, ls__end *end, ls__flight_record *record) {
+static void to_end(const json_t *object, uint64_t came_ns, ls__end *end,
+                   ls__flight_record *record) {
     uint64_t age = (uint64_t)ls__wire_number(object, "age_ns", 0, INT64_MAX);
     const json_t *flight = json_object_get(object, "flight");
     end->pid = (pid_t)ls__wire_number(object, "pid", 0, INT32_MAX);
@@ -199,7 +200,7 @@ static void to_end(const json_t *object, uint64_t now, ls__end *end, ls__flight_
     end->exit_code = (int)ls__wire_number(object, "exit_code", 0, 255);
     end->signal = (int)ls__wire_number(object, "signal", 0, 64);
     end->signal_sent = (int)ls__wire_number(object, "signal_sent", 0, 64);
-    end->exited_ns = age < now ? now - age : 1;
+    end->exited_ns = age < came_ns ? came_ns - age : 1;
     end->words_of_error = json_is_true(json_object_get(object, "words_of_error"));
     to_words(json_object_get(object, "words"), end);
     if (!record || !flight ||
@@ -211,13 +212,13 @@ static void to_end(const json_t *object, uint64_t now, ls__end *end, ls__flight_
     }
 }
 
-void ls__wire_to_ends(const json_t *message, ls__outcome *outcome, int first, int count) {
+void ls__wire_to_ends(const json_t *message, uint64_t came_ns, ls__outcome *outcome, int first,
+                      int count) {
     const json_t *list = json_object_get(message, "ends");
-    uint64_t now = ls__now_ns();
     for (int i = 0; i < count; i++) {
         const json_t *object = json_array_get(list, (size_t)i);
         if (json_is_object(object))
-            to_end(object, now, &outcome->end[first + i],
+            to_end(object, came_ns, &outcome->end[first + i],
                    outcome->record ? &outcome->record[first + i] : NULL);
     }
 }

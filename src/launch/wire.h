@@ -36,8 +36,9 @@ bool ls__wire_to_plan(const json_t *message, ls__plan *plan);
 json_t *ls__wire_from_ends(const ls__launch_job *job);
 /* Whether it tells of `count` ranks that each ended by itself, with code 0. */
 bool ls__wire_ends_are_done(const json_t *message, int count);
-/* Fills outcome->end[first .. first + count) and the records. */
-void ls__wire_to_ends(const json_t *message, ls__outcome *outcome, int first, int count);
+/* Fills outcome->end[first .. first + count) and the records. The message came at `came_ns`. */
+void ls__wire_to_ends(const json_t *message, uint64_t came_ns, ls__outcome *outcome, int first,
+                      int count);
 
 /* The same without a detour, for the machine of the meeting. */
 void ls__outcome_take_local(ls__outcome *outcome, const ls__launch_job *job);
