@@ -111,6 +111,7 @@ static int connect_peer(const scenario *s, int *other) {
 static ls__transport *open_transport(const scenario *s, int other[RANKS_MOST]) {
     static const ls__job_place place;
     ls__tcp_join join = {.place = &place,
+                         .names = &ls__tcp_names_of_ranks,
                          .rank = s->rank,
                          .world = s->ranks,
                          .listener = -1,

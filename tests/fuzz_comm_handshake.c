@@ -69,6 +69,7 @@ static void say(const connection *c, const void *data, size_t bytes) {
 static ls__tcp_join make_join(const ls__job_place *place, int rank, int fd[WORLD],
                               ls__tcp_card table[WORLD]) {
     ls__tcp_join join = {.place = place,
+                         .names = &ls__tcp_names_of_ranks,
                          .rank = rank,
                          .world = WORLD,
                          .listener = -1,

@@ -97,6 +97,30 @@ wrong_usage() {
   want_err "unknown option --grac; did you mean --grace?" "unknown option"
   run -n 2 --prefix --no-prefix true
   want_code 2 "contradiction"
+  # what cannot be is refused alike by a run and by one that only says what it would do
+  for how in "" --dry-run; do
+    run -n 257 $how true
+    want_code 2 "257 ranks over shm $how"
+    want_err "transport shm (tcp is the other): shared memory for 257 ranks; want 1 to 256" "257 ranks over shm $how"
+    refused "--rendezvous 'here' is not HOST:PORT" --nnodes 2 --rendezvous here $how
+    refused "--rendezvous and --rendezvous-file contradict each other" --nnodes 2 --rendezvous 127.0.0.1:1 --rendezvous-file f $how
+    refused "--rendezvous-file: say which launcher listens" --nnodes 2 --rendezvous-file f $how
+    refused "--redirect wants --log-dir" --redirect out $how
+    refused "--redirect '2:out': there is no rank 2, want 0 to 1" --log-dir "$work/no" --redirect 2:out $how
+    refused "--tee '0:out,2:err': there is no rank 2" --log-dir "$work/no" --tee 0:out,2:err $how
+    refused "--tee '1:out,0:out,1:err': rank 1 is there twice" --log-dir "$work/no" --tee 1:out,0:out,1:err $how
+    for list in 0:nothing '0:out,' ',0:out' 4 0:out,err ''; do
+      refused "--redirect" --log-dir "$work/no" --redirect "$list" $how
+    done
+    # and what would mean nothing
+    for option in "--rendezvous 127.0.0.1:29400" "--rendezvous-file f" "--node-rank 0" "--join-timeout 3"; do
+      # shellcheck disable=SC2086
+      refused "${option% *} is for several machines: say how many with --nnodes" $option $how
+    done
+  done
+  refused "--format json says how a job ended, and --dry-run starts none" --format json --dry-run
+  run -n 2 --nnodes 1 --node-rank 0 --join-timeout 3 true
+  want_code 0 "one machine, said so"
   run --help
   want_code 0 "help"
   want_out "--fail-grace SECONDS" "help"
@@ -107,6 +131,14 @@ wrong_usage() {
   [ $? = 2 ] || fail "unknown command: want exit code 2"
   want_err "did you mean run?" "unknown command"
   "$lockstep" help run | grep -q '^Usage: lockstep run' || fail "help run"
+}
+
+# refused WHY OPTIONS: two ranks with them end with the usage code, and one line that says WHY
+refused() {
+  run -n 2 "${@:2}" true
+  want_code 2 "${*:2}"
+  want_err "$1" "${*:2}"
+  [ "$(wc -l <"$work/err")" = 1 ] || fail "${*:2}: want one line"
 }
 
 environment() {

@@ -139,6 +139,24 @@ wrong() {
   where=(--rendezvous "192.0.2.1:$port")
   LOCKSTEP_TOKEN=x node 0 --nnodes 2 --node-rank 0 -n 1 true
   want_codes "address of another machine" 1 0
+  says 0 "no address of this machine; --rendezvous must name the machine on which node 0 runs" "address of another machine"
+  where=(--rendezvous "no-such-host.invalid:$port")
+  LOCKSTEP_TOKEN=x node 0 --nnodes 2 --node-rank 0 -n 1 true
+  want_codes "no host" 1 0
+  says 0 '--rendezvous "no-such-host.invalid" has no address' "no host"
+  where=(--rendezvous "192.0.2.1:$port")
+  node 1 --nnodes 2 --node-rank 1 -n 1 true
+  want_codes "no token" 4 1
+  says 1 "this launcher: 192.0.2.1:$port is not a loopback address and there is no token" "no token"
+  where=(--rendezvous "127.0.0.1:$port")
+  node 0 --nnodes 2 --node-rank 0 -n 1 --join-timeout 20 -- sleep 0.1
+  sleep 0.3
+  node 2 --nnodes 2 --node-rank 0 -n 1 true
+  want_codes "port in use" 1 2
+  says 2 "choose another port for --rendezvous, the same on all launchers" "port in use"
+  node 1 --nnodes 2 --node-rank 1 -n 1 --log-dir "$work/logs" --redirect 1:out,2:out -- sleep 0.1
+  want_codes "the first of the port" 0 0 1
+  says 1 "--redirect '1:out,2:out': there is no rank 2 among the 2 of the job" "rank that is nowhere"
   where=(--rendezvous "127.0.0.1:$port")
   where=() node 0 --nnodes 2 -n 1 true
   want_codes "no rendezvous" 2 0
@@ -188,9 +206,17 @@ a_rank_fails() {
     ': >"$0.$RANK"; while [ ! -e "$0.1" ] || [ ! -e "$0.2" ]; do :; done; [ $RANK = 1 ] && exit 4; sleep 0.02; exit 7' "$work/both"
   want_codes "two fail together" 7 0 1
   says 0 "rank 2 (host $(hostname), pid " "two fail together"
+  # who gives up because of another one is not the first: the launchers that print no report say the same
+  LOCKSTEP_TIMEOUT=1 node 0 --nnodes 2 --node-rank 0 -n 1 -- "$lockstep" bench barrier
+  node 1 --nnodes 2 --node-rank 1 -n 1 true
+  want_codes "one leaves before it joined" 4 0 1
+  for i in 0 1; do
+    says $i "failed first: it exited with code 0 before it joined the job" "one leaves before it joined"
+    says $i ": rank 1 (host $(hostname), pid " "one leaves before it joined"
+  done
   # its consequences on the other machine are not taken for the cause
   for i in 0 1; do
-    LOCKSTEP_HOST_ID= node $i --nnodes 2 --node-rank $i -n 1 -- "$build/tests/program_ranks" loop "$work/mark"
+    LOCKSTEP_HOST_ID="" node $i --nnodes 2 --node-rank $i -n 1 -- "$build/tests/program_ranks" loop "$work/mark"
   done
   wait_file "$work/mark"
   pkill -9 -P "$(pid_of 1)" program_ranks

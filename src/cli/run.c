@@ -84,8 +84,8 @@ static const ls__option options[] = {
      .placeholder = "FILE",
      .at = offsetof(run_settings, rendezvous_file),
      .help =
-         "node 0 writes there, for this user only, where it listens and a token made for the job; the "
-         "others wait for it. Takes the place of an address and of LOCKSTEP_TOKEN"},
+         "in place of --rendezvous and LOCKSTEP_TOKEN: node 0 writes there, for this user only, where "
+         "it listens and a token made for the job; the others wait for it"},
     {.name = "join-timeout",
      .kind = LS__OPTION_REAL,
      .placeholder = "SECONDS",
@@ -121,7 +121,7 @@ static const ls__option options[] = {
      .placeholder = "WHAT",
      .at = offsetof(run_settings, tee),
      .fallback = "both, without --redirect",
-     .help = "with --log-dir: what goes into the files too"},
+     .help = "with --log-dir: what goes into the files too; what --redirect names goes only there"},
     {.name = "monitor",
      .kind = LS__OPTION_REAL,
      .placeholder = "SECONDS",
@@ -210,12 +210,31 @@ static bool parse_nodes(const char *text, int *min, int *max) {
     return !*end && low >= 1 && low <= high && high <= 512;
 }
 
-/* What contradicts something else, or cannot be read. */
+/* An option that was given and is for several machines; NULL: none. */
+static const char *option_for_machines(const run_settings *settings) {
+    return settings->rendezvous        ? "rendezvous"
+           : settings->rendezvous_file ? "rendezvous-file"
+           : settings->node_rank_given ? "node-rank"
+                                       : NULL;
+}
+
+static bool want_nodes(const char *option) {
+    ls__usage_error(&command,
+                    "--%s is for several machines: say how many with --nnodes, or leave it out",
+                    option);
+    return false;
+}
+
+/* What contradicts something else, means nothing, or cannot be read. */
 static bool check(const run_settings *settings, int *min_nodes, int *max_nodes) {
-    const char *why;
     *min_nodes = *max_nodes = 1;
     if (settings->prefix && settings->no_prefix)
         ls__usage_error(&command, "--prefix and --no-prefix contradict each other");
+    else if (settings->dry_run && settings->format == 1)
+        ls__usage_error(&command, "--format json says how a job ended, and --dry-run starts none: "
+                                  "leave out one");
+    else if (!settings->nodes && option_for_machines(settings))
+        return want_nodes(option_for_machines(settings));
     else if (settings->nodes && !parse_nodes(settings->nodes, min_nodes, max_nodes))
         ls__usage_error(&command, "--nnodes '%s' is neither N nor MIN:MAX, of 1 to 512",
                         settings->nodes);
@@ -227,12 +246,6 @@ static bool check(const run_settings *settings, int *min_nodes, int *max_nodes) 
     else if (settings->node_rank_given && settings->node_rank >= *max_nodes)
         ls__usage_error(&command, "--node-rank %d: want 0 to %d, as --nnodes has it",
                         (int)settings->node_rank, *max_nodes - 1);
-    else if ((settings->redirect || settings->tee) && !settings->log_dir)
-        ls__usage_error(&command, "--%s wants --log-dir", settings->redirect ? "redirect" : "tee");
-    else if (settings->redirect && !ls__launch_check_streams(settings->redirect, &why))
-        ls__usage_error(&command, "--redirect '%s': %s", settings->redirect, why);
-    else if (settings->tee && !ls__launch_check_streams(settings->tee, &why))
-        ls__usage_error(&command, "--tee '%s': %s", settings->tee, why);
     else
         return true;
     return false;
@@ -269,7 +282,7 @@ static ls__launch_options options_of(const run_settings *settings, char **argv) 
  * would be as many jobs. */
 static bool join_slurm(const run_settings *settings, ls__launch_options *how, char *path,
                        size_t bytes) {
-    if (settings->nodes || settings->rendezvous || settings->rendezvous_file)
+    if (settings->nodes)
         return true;
     if (ls__mpi_launcher()) {
         ls__usage_error(&command,
@@ -295,7 +308,9 @@ static int launch(run_settings *settings, char **argv) {
     ls__launch_options how = options_of(settings, argv);
     how.min_nodes = min_nodes;
     how.max_nodes = max_nodes;
-    if (!join_slurm(settings, &how, path, sizeof path))
+    if (!join_slurm(settings, &how, path, sizeof path) ||
+        (settings->join_timeout > 0 && !settings->nodes && !ls__launch_meets(&how) &&
+         !want_nodes("join-timeout")))
         return LS__EXIT_USAGE;
     ls_status status =
         settings->dry_run ? ls__launch_dry_run(&how, &code) : ls__launch(&how, &code);

@@ -12,7 +12,7 @@
 
 /* Numbers of ranks on other machines come with the launchers there; their ports and tokens when it begins. */
 static void make_plan(ls__plan *plan, const ls__launch_options *options) {
-    bool alone = options->max_nodes <= 1 && !options->rendezvous && !options->rendezvous_file;
+    bool alone = !ls__launch_meets(options);
     *plan = (ls__plan){.round = 1,
                        .nodes = options->max_nodes > 1 ? options->max_nodes : 1,
                        .node = options->node_rank,
@@ -71,6 +71,7 @@ static ls_status print(const ls__launch_options *options, const ls__plan *plan,
 ls_status ls__launch_dry_run(const ls__launch_options *options, int *exit_code) {
     ls__plan plan;
     *exit_code = LS__EXIT_FAILURE;
+    LS_TRY(ls__launch_check(options));
     char *path =
         ls__program_find(options->program ? options->program : options->argv[0], exit_code);
     if (!path)

@@ -218,16 +218,6 @@ static ls_status run_job(ls__launch_job *job) {
     return job->status == LS_OK ? LS_OK : ls__fail(job->status, "%s", job->error);
 }
 
-static ls_status check_options(const ls__launch_options *options) {
-    if (options->ranks < 1 || options->ranks > LS__LAUNCH_MOST_RANKS)
-        return ls__fail(LS_ERR_ARGUMENT, "launch: %d ranks, want 1 to %d", options->ranks,
-                        LS__LAUNCH_MOST_RANKS);
-    if (options->max_nodes > LS__ROUNDS_NODES / 2 || options->min_nodes > options->max_nodes)
-        return ls__fail(LS_ERR_ARGUMENT, "launch: %d to %d machines, want 1 to %d",
-                        options->min_nodes, options->max_nodes, LS__ROUNDS_NODES / 2);
-    return LS_OK;
-}
-
 static ls__launch_options with_defaults(const ls__launch_options *given) {
     ls__launch_options options = *given;
     if (!options.command)
@@ -244,7 +234,7 @@ static ls__launch_options with_defaults(const ls__launch_options *given) {
 ls_status ls__launch(const ls__launch_options *given, int *exit_code) {
     const ls__launch_options filled = with_defaults(given), *options = &filled;
     *exit_code = LS__EXIT_FAILURE;
-    LS_TRY(check_options(options));
+    LS_TRY(ls__launch_check(options));
     double stopped_s;
     LS_TRY(ls__heartbeat_limit(0, &stopped_s));
     char *path =

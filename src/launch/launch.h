@@ -63,13 +63,16 @@ typedef struct ls__launch_options {
     int min_nodes,
         max_nodes;    /* machines; default 1. Fewer than max: the job goes on with what there is */
     int max_restarts; /* after failures */
-    /* "host:port" where the launchers meet; port 0 (with a file): any. NULL: one machine, or rendezvous_file */
+    /* "host:port" where the launchers meet; port 0: any, which is printed. NULL: one machine, or rendezvous_file */
     const char *rendezvous;
     const char *rendezvous_file; /* the one that listens says there where; made with mode 0600 */
     bool has_node_rank;
     int node_rank; /* 0 listens. Without: whoever can listen does, and numbers follow arrival */
     double join_timeout_s; /* for nodes to come, at the start and when one is lost */
 } ls__launch_options;
+
+/* This launcher meets others, or would. */
+bool ls__launch_meets(const ls__launch_options *options);
 
 /* Runs the job to its end; *exit_code is what the command should return: 0, the code of the first
  * rank that failed (128 + signal where it was killed), 128 + signal where the launcher was stopped (0 where
@@ -79,11 +82,12 @@ typedef struct ls__launch_options {
  * handlers, stdin, stdout and stderr: one launch at a time, from the main thread. */
 ls_status ls__launch(const ls__launch_options *options, int *exit_code);
 
+/* What ls__launch refuses before it begins, as LS_ERR_ARGUMENT: numbers that cannot be, options that contradict each
+ * other or mean nothing. */
+ls_status ls__launch_check(const ls__launch_options *options);
+
 /* Prints the ranks of this machine and what they would find in their environment, for people; starts nothing. */
 ls_status ls__launch_dry_run(const ls__launch_options *options, int *exit_code);
-
-/* Whether logs.h can read `spec`; false with `*why`, a static text. */
-bool ls__launch_check_streams(const char *spec, const char **why);
 
 /* The path of this program. */
 const char *ls__launch_self(void);

@@ -21,37 +21,119 @@ static int streams_of(const char *word, size_t bytes) {
     return -1;
 }
 
-/* Goes through RANK:WHAT,...: the streams of `rank`, 0 where it is not named, -1 where it cannot be read. */
-static int look_up(const char *spec, int rank) {
-    int found = 0;
-    if (!strchr(spec, ':'))
-        return streams_of(spec, strlen(spec));
-    for (const char *at = spec;;) {
-        char *end;
-        if (*at < '0' || *at > '9')
-            return -1;
-        errno = 0;
-        long number = strtol(at, &end, 10);
-        size_t bytes = strcspn(*end ? end + 1 : end, ",");
-        int streams = *end == ':' ? streams_of(end + 1, bytes) : -1;
-        if (streams < 0 || errno)
-            return -1;
-        if (number == rank)
-            found = streams;
-        at = end + 1 + bytes;
-        if (!*at)
-            return found;
-        at++;
-    }
+static bool is_list(const char *spec) {
+    return strchr(spec, ':') != NULL;
 }
 
-bool ls__launch_check_streams(const char *spec, const char **why) {
-    *why = "want none, out, err or both for all ranks, or RANK:WHAT,RANK:WHAT,...";
-    return look_up(spec, 0) >= 0;
+/* Takes a RANK:WHAT of the list at *at, and what stands between it and the next one. False: it is none. */
+static bool take(const char **at, long *rank, int *streams) {
+    char *end;
+    if (**at < '0' || **at > '9')
+        return false;
+    errno = 0;
+    *rank = strtol(*at, &end, 10);
+    size_t bytes = strcspn(*end ? end + 1 : end, ",");
+    *streams = *end == ':' ? streams_of(end + 1, bytes) : -1;
+    if (*streams < 0 || errno)
+        return false;
+    *at = end + 1 + bytes;
+    if (**at == ',')
+        (*at)++;
+    return true;
 }
 
 static bool names(const char *spec, int rank, int stream) {
-    return spec && look_up(spec, rank) > 0 && (look_up(spec, rank) & 1 << stream);
+    long number;
+    int streams = 0;
+    if (!spec)
+        return false;
+    if (!is_list(spec))
+        return streams_of(spec, strlen(spec)) & 1 << stream;
+    for (const char *at = spec; *at && take(&at, &number, &streams);) {
+        if (number == rank)
+            return streams & 1 << stream;
+    }
+    return false;
+}
+
+/* The first number in a list that `ranks` ranks do not have; -1: none. */
+static long beyond(const char *spec, int64_t ranks) {
+    long number = -1;
+    int streams;
+    for (const char *at = spec; spec && is_list(spec) && *at && take(&at, &number, &streams);) {
+        if (number >= ranks)
+            return number;
+    }
+    return -1;
+}
+
+static bool can_be_read(const char *spec) {
+    long number;
+    int streams;
+    size_t bytes = strlen(spec);
+    if (!is_list(spec))
+        return streams_of(spec, bytes) >= 0;
+    if (spec[bytes - 1] == ',')
+        return false;
+    for (const char *at = spec; *at;) {
+        if (!take(&at, &number, &streams))
+            return false;
+    }
+    return true;
+}
+
+/* A rank that stands in a list twice; -1: none does. */
+static long twice(const char *spec) {
+    long number, other;
+    int streams;
+    for (const char *at = spec; is_list(spec) && *at && take(&at, &number, &streams);) {
+        for (const char *behind = at; *behind && take(&behind, &other, &streams);) {
+            if (other == number)
+                return number;
+        }
+    }
+    return -1;
+}
+
+static ls_status check(const ls__launch_options *options, const char *name, const char *spec) {
+    if (!spec)
+        return LS_OK;
+    if (!options->log_dir)
+        return ls__fail(LS_ERR_ARGUMENT, "--%s wants --log-dir, the folder for the files", name);
+    if (!can_be_read(spec))
+        return ls__fail(LS_ERR_ARGUMENT,
+                        "--%s '%.200s': want none, out, err or both for all ranks, or "
+                        "RANK:WHAT,RANK:WHAT,...",
+                        name, spec);
+    if (twice(spec) >= 0)
+        return ls__fail(LS_ERR_ARGUMENT,
+                        "--%s '%.200s': rank %ld is there twice; say RANK:both for out and err",
+                        name, spec, twice(spec));
+    if (options->max_nodes <= 1 && beyond(spec, options->ranks) >= 0)
+        return ls__fail(LS_ERR_ARGUMENT, "--%s '%.200s': there is no rank %ld, want 0 to %d", name,
+                        spec, beyond(spec, options->ranks), options->ranks - 1);
+    return LS_OK;
+}
+
+ls_status ls__logs_check(const ls__launch_options *options) {
+    LS_TRY(check(options, "redirect", options->redirect));
+    return check(options, "tee", options->tee);
+}
+
+/* The ranks of several machines are known when all are there. */
+void ls__logs_begin(const ls__launch_job *job) {
+    const ls__launch_options *options = job->options;
+    const struct {
+        const char *name, *spec;
+    } lists[] = {{"redirect", options->redirect}, {"tee", options->tee}};
+    if (job->plan.round > 1 || options->max_nodes != options->min_nodes)
+        return;
+    for (int i = 0; i < 2; i++) {
+        long rank = beyond(lists[i].spec, job->plan.world);
+        if (rank >= 0)
+            fprintf(stderr, "%s: --%s '%.200s': there is no rank %ld among the %d of the job\n",
+                    job->command, lists[i].name, lists[i].spec, rank, job->plan.world);
+    }
 }
 
 bool ls__logs_redirects(const ls__launch_options *options, int rank, int stream) {

@@ -7,6 +7,11 @@
 
 #include "launch/job.h"
 
+/* Whether --redirect and --tee can be read and name ranks that there can be. */
+ls_status ls__logs_check(const ls__launch_options *options);
+/* Says which of them a job of several machines does not have, once its size is known. */
+void ls__logs_begin(const ls__launch_job *job);
+
 /* This stream goes into its file only. */
 bool ls__logs_redirects(const ls__launch_options *options, int rank, int stream);
 

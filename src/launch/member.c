@@ -292,7 +292,7 @@ ls_status ls__member_open(ls__launch_job *job) {
     const ls__launch_options *options = job->options;
     ls__rendezvous *rendezvous = NULL;
     bool listens = true;
-    if (options->max_nodes > 1 || options->rendezvous || options->rendezvous_file)
+    if (ls__launch_meets(options))
         LS_TRY(ls__rendezvous_open(&rendezvous, options, job->command, &listens));
     if (listens) {
         ls_status status = ls__meeting_open(job, rendezvous);

@@ -288,6 +288,7 @@ static ls_status open_memory(ls__launch_job *job) {
 ls_status ls__job_start_ranks(ls__launch_job *job) {
     ls_status status;
     job->started_ns = ls__now_ns();
+    ls__logs_begin(job);
     LS_TRY_OUT(make_set(job));
     LS_TRY_OUT(open_memory(job));
     LS_TRY_OUT(start_all(job));

@@ -16,6 +16,13 @@
 #include <time.h>
 #include <unistd.h>
 
+static const ls__tcp_names names_of_option = {.address = "--rendezvous",
+                                              .port = "port for --rendezvous",
+                                              .first = "node 0",
+                                              .all = "launchers"};
+static const ls__tcp_names names_in_file = {
+    .address = "the rendezvous file's host", .port = "port", .first = "node 0", .all = "launchers"};
+
 struct ls__rendezvous {
     const ls__launch_options *options;
     const char *command;
@@ -28,8 +35,8 @@ struct ls__rendezvous {
     int nobody; /* join.fd */
     ls__tcp_lobby lobby;
     struct pollfd *polls;
-    ls__tcp_address address;    /* bound */
-    bool wrote_file, from_file; /* the others read where to call in the file */
+    ls__tcp_address address; /* bound */
+    bool wrote_file;
 };
 
 static void log_line(void *context, ls_log_level level, const char *line) {
@@ -38,20 +45,21 @@ static void log_line(void *context, ls_log_level level, const char *line) {
     fprintf(stderr, "%s: %s\n", r->command, strncmp(line, "rank 0: ", 8) == 0 ? line + 8 : line);
 }
 
-static ls_status parse(const char *text, ls__rendezvous *r) {
+/* `source`: where the text stands, for messages. */
+static ls_status parse(const char *text, const char *source, ls__rendezvous *r) {
     const char *colon = strrchr(text, ':');
     char *end;
     size_t bytes = colon ? (size_t)(colon - text) : 0;
     long port = colon ? strtol(colon + 1, &end, 10) : 0;
     if (!colon || !bytes || end == colon + 1 || *end || port < 0 || port > 65535)
-        return ls__fail(LS_ERR_ARGUMENT,
-                        "--rendezvous '%s' is not HOST:PORT with a port of 0 to 65535", text);
+        return ls__fail(LS_ERR_ARGUMENT, "%s '%s' is not HOST:PORT with a port of 0 to 65535",
+                        source, text);
     if (text[0] == '[' && text[bytes - 1] == ']') { /* [::1]:29400 */
         text++;
         bytes -= 2;
     }
     if (bytes >= sizeof r->host)
-        return ls__fail(LS_ERR_ARGUMENT, "--rendezvous: the name of the host is too long");
+        return ls__fail(LS_ERR_ARGUMENT, "%s: the name of the host is too long", source);
     memcpy(r->host, text, bytes);
     r->host[bytes] = '\0';
     r->port = (int)port;
@@ -78,9 +86,9 @@ static ls_status may_listen(const ls__rendezvous *r, const ls__tcp_address *addr
     char text[LS__TCP_ADDRESS_TEXT];
     ls__tcp_address_text(address, text);
     if (is_any(address))
-        return ls__fail(
-            LS_ERR_ARGUMENT,
-            "--rendezvous %s is no address others can reach; name the one of this machine", text);
+        return ls__fail(LS_ERR_ARGUMENT,
+                        "%s: %s is no address others can reach; name the one of this machine",
+                        r->join.names->address, text);
     if (!r->join.has_token && !ls__tcp_address_is_loopback(address))
         return ls__fail(
             LS_ERR_AUTH,
@@ -94,7 +102,7 @@ static ls_status may_listen(const ls__rendezvous *r, const ls__tcp_address *addr
 static ls_status find_addresses(const ls__rendezvous *r, ls__tcp_address *addresses,
                                 size_t *count) {
     if (*r->host)
-        return ls__tcp_resolve(r->host, r->port, addresses, count);
+        return ls__tcp_resolve(r->join.names, r->host, r->port, addresses, count);
     *count = 1;
     addresses[0] = (ls__tcp_address){.bytes = sizeof addresses[0].raw};
     return ls__tcp_find_address(&r->place, &addresses[0]);
@@ -107,7 +115,7 @@ static ls_status listen_on(ls__rendezvous *r) {
     ls_status status = LS_ERR_SYSTEM;
     for (size_t i = 0; i < count && status != LS_OK; i++) {
         LS_TRY(may_listen(r, &addresses[i]));
-        status = ls__tcp_listen(&addresses[i], 128, &r->join.listener);
+        status = ls__tcp_listen(r->join.names, &addresses[i], 128, &r->join.listener);
         if (status == LS_OK)
             r->address = addresses[i];
     }
@@ -135,8 +143,8 @@ static void warn_of_loopback(const ls__rendezvous *r) {
         return;
     fprintf(stderr,
             "%s: the rendezvous is at %s, a loopback address, which other machines cannot reach; "
-            "name an address of this machine with --rendezvous or LOCKSTEP_INTERFACE\n",
-            r->command, r->where);
+            "name an address of this machine with %s\n",
+            r->command, r->where, *r->host ? "--rendezvous" : "LOCKSTEP_INTERFACE");
 }
 
 static ls_status publish(ls__rendezvous *r, bool own_token) {
@@ -158,11 +166,6 @@ static ls_status try_to_listen(ls__rendezvous *r, bool *listens) {
     bool own_token = !*r->token;
     if (options->has_node_rank && !must)
         return LS_OK;
-    if (!must && (r->port == 0 || !*r->host))
-        return ls__fail(
-            LS_ERR_ARGUMENT,
-            "%s: say which launcher listens: --node-rank 0 there, 1, 2, ... on the others",
-            *r->host ? "--rendezvous with port 0" : "--rendezvous-file");
     if (options->rendezvous_file)
         LS_TRY(make_token(r));
     ls_status status = listen_on(r);
@@ -172,6 +175,21 @@ static ls_status try_to_listen(ls__rendezvous *r, bool *listens) {
     return must || status == LS_ERR_ARGUMENT || status == LS_ERR_AUTH || status == LS_ERR_MEMORY
                ? status
                : LS_OK;
+}
+
+ls_status ls__rendezvous_check(const ls__launch_options *options) {
+    ls__rendezvous read = {0};
+    if (options->rendezvous && options->rendezvous_file)
+        return ls__fail(LS_ERR_ARGUMENT,
+                        "--rendezvous and --rendezvous-file contradict each other: leave out one; "
+                        "LOCKSTEP_INTERFACE says which address the file gets");
+    if (options->rendezvous)
+        LS_TRY(parse(options->rendezvous, "--rendezvous", &read));
+    if (options->has_node_rank || read.port)
+        return LS_OK;
+    return ls__fail(LS_ERR_ARGUMENT,
+                    "%s: say which launcher listens: --node-rank 0 there, 1, 2, ... on the others",
+                    options->rendezvous ? "--rendezvous with port 0" : "--rendezvous-file");
 }
 
 ls_status ls__rendezvous_open(ls__rendezvous **rendezvous, const ls__launch_options *options,
@@ -191,14 +209,15 @@ ls_status ls__rendezvous_open(ls__rendezvous **rendezvous, const ls__launch_opti
                                .interface = interface && *interface ? interface : NULL,
                                .log = log_line,
                                .log_context = r};
-    r->join = (ls__tcp_join){.place = &r->place, .world = 1, .listener = -1, .fd = &r->nobody};
+    r->join = (ls__tcp_join){.place = &r->place,
+                             .names = options->rendezvous ? &names_of_option : &names_in_file,
+                             .world = 1,
+                             .listener = -1,
+                             .fd = &r->nobody};
     LS_TRY_OUT(take_token(r, token ? token : ""));
     if (options->rendezvous)
-        LS_TRY_OUT(parse(options->rendezvous, r));
+        LS_TRY_OUT(parse(options->rendezvous, "--rendezvous", r));
     LS_TRY_OUT(try_to_listen(r, listens));
-    r->from_file = options->rendezvous_file && (!options->rendezvous || r->port == 0);
-    if (r->from_file && !*listens)
-        r->host[0] = '\0';
     *rendezvous = r;
     return LS_OK;
 out:
@@ -286,8 +305,8 @@ ls_status ls__rendezvous_hold(const ls__rendezvous *r, ls__plan *plan) {
     set_port(&held, 0);
     set_port(&other, 0);
     strip_port(r->where, plan->address);
-    LS_TRY(ls__tcp_listen(&other, 1, &fd));
-    ls_status status = ls__tcp_listen(&held, 1024, &plan->listener);
+    LS_TRY(ls__tcp_listen(r->join.names, &other, 1, &fd));
+    ls_status status = ls__tcp_listen(r->join.names, &held, 1024, &plan->listener);
     ls__tcp_close_fd(fd);
     plan->held_port = port_of(&held);
     plan->port = port_of(&other);
@@ -308,10 +327,10 @@ static ls_status call_once(ls__rendezvous *r, int *fd) {
     enum { TRY_S = 2 };
     const char *file = r->options->rendezvous_file;
     char where[LS__TCP_ADDRESS_TEXT];
-    if (r->from_file) {
+    if (file) {
         char token[LS__MEET_TOKEN_BYTES];
         LS_TRY(ls__meet_file_read(file, where, sizeof where, token));
-        LS_TRY(parse(where, r));
+        LS_TRY(parse(where, file, r));
         if (*token)
             LS_TRY(take_token(r, token));
     }
@@ -345,7 +364,7 @@ ls_status ls__rendezvous_call(ls__rendezvous *r, double timeout_s, const atomic_
             return LS_OK;
         }
         /* a file may still be that of an earlier job */
-        if (status != LS_ERR_TIMEOUT && !(r->from_file && status == LS_ERR_AUTH))
+        if (status != LS_ERR_TIMEOUT && !(r->options->rendezvous_file && status == LS_ERR_AUTH))
             return status;
         if (atomic_load(cancel) || ls__now_ns() >= deadline)
             return ls__fail_context(LS_ERR_TIMEOUT, "found no launcher to meet within %g s",
@@ -375,6 +394,11 @@ bool ls__rendezvous_token(const ls__rendezvous *r, const char *nonce,
 }
 
 #else /* one machine is all that a build without sockets knows */
+
+ls_status ls__rendezvous_check(const ls__launch_options *options) {
+    (void)options;
+    return LS_OK; /* the open below refuses it */
+}
 
 ls_status ls__rendezvous_open(ls__rendezvous **rendezvous, const ls__launch_options *options,
                               const char *command, bool *listens) {

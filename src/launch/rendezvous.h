@@ -18,7 +18,9 @@ typedef struct ls__caller {
     char host[LS__CALLER_HOST_BYTES];
 } ls__caller;
 
-/* Reads what the options say. *listens: this launcher is where the others meet, and can be called from now on
+/* Whether the options say in one way where the launchers meet, and which of them listens. */
+ls_status ls__rendezvous_check(const ls__launch_options *options);
+/* Opens what has been checked so. *listens: this launcher is where the others meet, and can be called from now on
  * (and the file says where). */
 ls_status ls__rendezvous_open(ls__rendezvous **rendezvous, const ls__launch_options *options,
                               const char *command, bool *listens);

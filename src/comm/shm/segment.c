@@ -25,11 +25,16 @@ size_t ls__shm_control_bytes(int ranks) {
     return ls__memory_pages(ls__shm_mailbox_offset(ranks) + boxes);
 }
 
+ls_status ls__segment_check(int ranks) {
+    if (ranks >= 1 && ranks <= LS__SHM_RANKS_MAX)
+        return LS_OK;
+    return ls__fail(LS_ERR_ARGUMENT, "shared memory for %d ranks; want 1 to %d", ranks,
+                    LS__SHM_RANKS_MAX);
+}
+
 ls_status ls__segment_create(int *fd, int ranks) {
     *fd = -1;
-    if (ranks < 1 || ranks > LS__SHM_RANKS_MAX)
-        return ls__fail(LS_ERR_ARGUMENT, "shared memory for %d ranks; want 1 to %d", ranks,
-                        LS__SHM_RANKS_MAX);
+    LS_TRY(ls__segment_check(ranks));
     int new_fd = memfd_create("lockstep", MFD_CLOEXEC);
     if (new_fd < 0)
         return ls__fail_errno(LS_ERR_SYSTEM, errno, "cannot create shared memory");

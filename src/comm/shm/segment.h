@@ -5,6 +5,8 @@
 
 #include "base/error.h"
 
+/* Whether that many ranks can share memory. */
+LS_SHARED ls_status ls__segment_check(int ranks);
 /* A memfd with an initialised control area for `ranks` ranks; close-on-exec is set, the launcher
  * clears it for the ranks it starts. */
 LS_SHARED ls_status ls__segment_create(int *fd, int ranks);

@@ -15,6 +15,7 @@ typedef enum attempt { ATTEMPT_DONE, ATTEMPT_AGAIN, ATTEMPT_STOP } attempt;
 typedef struct dialled {
     ls__tcp_join *join;
     int role, target;
+    char own[32]; /* what messages call this side */
     char where[LS__TCP_ADDRESS_TEXT];
     char why[256]; /* why the last attempt did not work */
     ls_status status;
@@ -22,6 +23,15 @@ typedef struct dialled {
 
 static uint64_t earlier(uint64_t a, uint64_t b) {
     return a < b ? a : b;
+}
+
+static dialled dialling(ls__tcp_join *join, int role, int target) {
+    dialled d = {.join = join, .role = role, .target = target};
+    if (role == LS__TCP_LAUNCHER)
+        snprintf(d.own, sizeof d.own, "this launcher");
+    else
+        snprintf(d.own, sizeof d.own, "rank %d", join->rank);
+    return d;
 }
 
 static attempt again(dialled *d, const char *why) {
@@ -44,7 +54,7 @@ static ls_status open_listener(ls__tcp_join *join, int fd, ls__tcp_address *addr
                         "rank %d: LOCKSTEP_INTERFACE is '%s', not loopback, and there is no token; "
                         "set LOCKSTEP_TOKEN to the same secret on all ranks",
                         join->rank, join->place->interface);
-    return ls__tcp_listen(address, join->world + 16, &join->listener);
+    return ls__tcp_listen(join->names, address, join->world + 16, &join->listener);
 }
 
 static attempt make_credentials(dialled *d, int fd, ls__tcp_card *card) {
@@ -104,9 +114,10 @@ static attempt handshake(dialled *d, int fd) {
         return again(d, "connected, but got no answer");
     if (!ls__tcp_hello_is_ours(&theirs))
         return stop(d, ls__fail(LS_ERR_FORMAT,
-                                "rank %d: what answers at %s is no rank of Lockstep; is "
-                                "MASTER_PORT taken by another service?",
-                                join->rank, d->where));
+                                "%s: what answers at %s is no %s of Lockstep; is %s taken by "
+                                "another service?",
+                                d->own, d->where, d->role == LS__TCP_LAUNCHER ? "launcher" : "rank",
+                                join->names->port));
     attempt result = make_credentials(d, fd, &credentials.card);
     if (result != ATTEMPT_DONE)
         return result;
@@ -118,7 +129,8 @@ static attempt handshake(dialled *d, int fd) {
 }
 
 ls_status ls__tcp_handshake(ls__tcp_join *join, int role, int target, int fd) {
-    dialled d = {.join = join, .role = role, .target = target, .where = "a connection"};
+    dialled d = dialling(join, role, target);
+    snprintf(d.where, sizeof d.where, "a connection");
     switch (handshake(&d, fd)) {
     case ATTEMPT_DONE:
         return LS_OK;
@@ -135,9 +147,9 @@ static attempt try_address(dialled *d, const ls__tcp_address *address, int *fd) 
     ls__tcp_address_text(address, d->where);
     if (!join->has_token && !ls__tcp_address_is_loopback(address))
         return stop(d, ls__fail(LS_ERR_AUTH,
-                                "rank %d: %s is not a loopback address and there is no token; set "
-                                "LOCKSTEP_TOKEN to the same secret on all ranks",
-                                join->rank, d->where));
+                                "%s: %s is not a loopback address and there is no token; set "
+                                "LOCKSTEP_TOKEN to the same secret on all %s",
+                                d->own, d->where, join->names->all));
     *fd =
         ls__tcp_connect(address, earlier(join->deadline, ls__deadline_ns(ATTEMPT_SECONDS)), &error);
     if (*fd < 0) {
@@ -162,7 +174,8 @@ static attempt try_all(dialled *d, int *fd) {
         ls_status status = ls__tcp_card_address(&join->table[d->target], &addresses[0]);
         if (status != LS_OK)
             return stop(d, status);
-    } else if (ls__tcp_resolve(join->address, join->port, addresses, &count) != LS_OK) {
+    } else if (ls__tcp_resolve(join->names, join->address, join->port, addresses, &count) !=
+               LS_OK) {
         /* Names of a cluster's hosts may appear late: not final. */
         snprintf(d->why, sizeof d->why, "%s", ls_error_text());
         return ATTEMPT_AGAIN;
@@ -182,7 +195,7 @@ static ls_status check_root(ls__tcp_join *join) {
 }
 
 ls_status ls__tcp_dial(ls__tcp_join *join, int role, int target, int *fd) {
-    dialled d = {.join = join, .role = role, .target = target};
+    dialled d = dialling(join, role, target);
     long pause_ms = 10;
     *fd = -1;
     for (;;) {
@@ -198,8 +211,9 @@ ls_status ls__tcp_dial(ls__tcp_join *join, int role, int target, int *fd) {
         if (ls__now_ns() >= join->deadline)
             return ls__fail(LS_ERR_TIMEOUT,
                             "rank %d: timed out after %g s waiting for rank %d: %s; is it "
-                            "running, and are MASTER_ADDR and MASTER_PORT the same on all ranks?",
-                            join->rank, join->place->timeout_s, target, d.why);
+                            "running, and are %s and %s the same on all %s?",
+                            join->rank, join->place->timeout_s, target, d.why, join->names->address,
+                            join->names->port, join->names->all);
         if (ls__tcp_log_due(join))
             ls__tcp_log(join->place, LS_LOG_WARNING, "rank %d: waiting for rank %d: %s", join->rank,
                         target, d.why);

@@ -14,11 +14,14 @@
 
 enum { TRY_S = 2, PAUSE_NS = 50000000 };
 
+static const ls__tcp_names names_in_file = {
+    .address = "the rendezvous file's host", .port = "port", .first = "rank 0", .all = "ranks"};
+
 /* The end of a way to `name`; nothing is sent. */
 static int socket_towards(const char *name) {
     ls__tcp_address addresses[LS__TCP_ADDRESSES];
     size_t count = 0;
-    if (!name || ls__tcp_resolve(name, 9, addresses, &count) != LS_OK)
+    if (!name || ls__tcp_resolve(&ls__tcp_names_of_ranks, name, 9, addresses, &count) != LS_OK)
         return -1;
     int fd = socket(addresses[0].raw.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd >= 0 && connect(fd, (struct sockaddr *)&addresses[0].raw, addresses[0].bytes) == 0)
@@ -51,7 +54,8 @@ static ls_status lead(ls__transport **transport, ls__job_place *place, const cha
     for (size_t i = 0; i < sizeof bytes && !token; i++)
         snprintf(fresh + 2 * i, 3, "%02x", bytes[i]);
     LS_TRY(ls__tcp_find_address(place, &address));
-    LS_TRY(ls__tcp_listen(&address, place->world_size + 16, &place->listener));
+    LS_TRY(ls__tcp_listen(&ls__tcp_names_of_ranks, &address, place->world_size + 16,
+                          &place->listener));
     place->listens = true;
     ls__tcp_address_text(&address, where);
     if (ls__tcp_address_is_loopback(&address) && place->local_world_size < place->world_size &&
@@ -93,7 +97,7 @@ static ls_status try_once(const ls__job_place *place, const char *path, char *wh
     int error;
     LS_TRY(ls__meet_file_read(path, where, bytes, theirs));
     LS_TRY(split(path, where, name, port));
-    LS_TRY(ls__tcp_resolve(*name, *port, address, &count));
+    LS_TRY(ls__tcp_resolve(&names_in_file, *name, *port, address, &count));
     int fd = ls__tcp_connect(&address[0], ls__deadline_ns(TRY_S), &error);
     ls__tcp_close_fd(fd);
     return fd >= 0 ? LS_OK

@@ -104,7 +104,7 @@ static ls_status open_rendezvous(ls__tcp_join *join) {
     size_t count;
     if (join->listener >= 0)
         return LS_OK;
-    LS_TRY(ls__tcp_resolve(join->address, join->port, addresses, &count));
+    LS_TRY(ls__tcp_resolve(join->names, join->address, join->port, addresses, &count));
     ls_status status = LS_ERR_SYSTEM;
     for (size_t i = 0; i < count && status != LS_OK; i++) {
         if (!join->has_token && !ls__tcp_address_is_loopback(&addresses[i])) {
@@ -116,7 +116,7 @@ static ls_status open_rendezvous(ls__tcp_join *join) {
                             text);
         }
         int backlog = join->world < 112 ? 128 : join->world + 16;
-        status = ls__tcp_listen(&addresses[i], backlog, &join->listener);
+        status = ls__tcp_listen(join->names, &addresses[i], backlog, &join->listener);
     }
     return status;
 }

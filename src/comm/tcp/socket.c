@@ -35,7 +35,11 @@ bool ls__tcp_address_is_loopback(const ls__tcp_address *address) {
     return ntohl(a->sin_addr.s_addr) >> 24 == 127;
 }
 
-ls_status ls__tcp_resolve(const char *name, int port, ls__tcp_address *addresses, size_t *count) {
+const ls__tcp_names ls__tcp_names_of_ranks = {
+    .address = "MASTER_ADDR", .port = "MASTER_PORT", .first = "rank 0", .all = "ranks"};
+
+ls_status ls__tcp_resolve(const ls__tcp_names *names, const char *name, int port,
+                          ls__tcp_address *addresses, size_t *count) {
     char service[16];
     snprintf(service, sizeof service, "%d", port);
     const struct addrinfo hints = {
@@ -47,7 +51,7 @@ ls_status ls__tcp_resolve(const char *name, int port, ls__tcp_address *addresses
     const char *host = strcmp(name, "localhost") == 0 ? "127.0.0.1" : name;
     int code = getaddrinfo(host, service, &hints, &found);
     if (code != 0)
-        return ls__fail(LS_ERR_SYSTEM, "MASTER_ADDR \"%s\" has no address: %s", name,
+        return ls__fail(LS_ERR_SYSTEM, "%s \"%s\" has no address: %s", names->address, name,
                         gai_strerror(code));
     for (const struct addrinfo *a = found; a && *count < LS__TCP_ADDRESSES; a = a->ai_next) {
         if (a->ai_family != AF_INET && a->ai_family != AF_INET6)
@@ -59,25 +63,27 @@ ls_status ls__tcp_resolve(const char *name, int port, ls__tcp_address *addresses
     }
     freeaddrinfo(found);
     if (*count == 0)
-        return ls__fail(LS_ERR_SYSTEM, "MASTER_ADDR \"%s\" has no IPv4 or IPv6 address", name);
+        return ls__fail(LS_ERR_SYSTEM, "%s \"%s\" has no IPv4 or IPv6 address", names->address,
+                        name);
     return LS_OK;
 }
 
-static ls_status listen_error(int error, const char *text) {
+static ls_status listen_error(const ls__tcp_names *names, int error, const char *text) {
     if (error == EADDRINUSE)
         return ls__fail(LS_ERR_SYSTEM,
                         "cannot listen on %s: the port is in use by another process; choose "
-                        "another MASTER_PORT, the same on all ranks",
-                        text);
+                        "another %s, the same on all %s",
+                        text, names->port, names->all);
     if (error == EADDRNOTAVAIL)
         return ls__fail(LS_ERR_SYSTEM,
-                        "cannot listen on %s: no address of this machine; MASTER_ADDR must name "
-                        "the machine on which rank 0 runs",
-                        text);
+                        "cannot listen on %s: no address of this machine; %s must name "
+                        "the machine on which %s runs",
+                        text, names->address, names->first);
     return ls__fail_errno(LS_ERR_SYSTEM, error, "cannot listen on %s", text);
 }
 
-ls_status ls__tcp_listen(ls__tcp_address *address, int backlog, int *fd) {
+ls_status ls__tcp_listen(const ls__tcp_names *names, ls__tcp_address *address, int backlog,
+                         int *fd) {
     char text[LS__TCP_ADDRESS_TEXT];
     ls__tcp_address_text(address, text);
     const int on = 1;
@@ -93,7 +99,7 @@ ls_status ls__tcp_listen(ls__tcp_address *address, int backlog, int *fd) {
         getsockname(s, (struct sockaddr *)&address->raw, &address->bytes) != 0) {
         int error = errno;
         close(s);
-        return listen_error(error, text);
+        return listen_error(names, error, text);
     }
     *fd = s;
     return LS_OK;

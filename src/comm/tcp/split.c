@@ -20,7 +20,7 @@ typedef struct seat {
 static ls_status open_listener(const ls__tcp *tcp, ls__tcp_address *address, int *listener) {
     const ls__tcp_peer *peer = tcp->peer[tcp->mesh.base.rank == 0 ? 1 : 0];
     LS_TRY(ls__tcp_own_address(&tcp->place, peer->fd, address));
-    return ls__tcp_listen(address, tcp->mesh.base.size + 16, listener);
+    return ls__tcp_listen(&ls__tcp_names_of_ranks, address, tcp->mesh.base.size + 16, listener);
 }
 
 static ls_status show(ls__tcp *tcp, const seat *mine, seat *all, uint64_t deadline) {
@@ -68,6 +68,7 @@ static ls_status join_part(ls__tcp *tcp, const seat *all, int *listener, uint64_
     memcpy(host, text + is_six, sizeof host - 1);
     *strrchr(host, is_six ? ']' : ':') = '\0';
     ls__tcp_join join = {.place = &place,
+                         .names = &ls__tcp_names_of_ranks,
                          .address = host,
                          .port = (int)all[first].card.port,
                          .has_token = tcp->has_token,

@@ -259,6 +259,7 @@ out:
 ls_status ls__tcp_open(ls__transport **transport, const ls__job_place *place, const char *address,
                        int port, const char *token) {
     ls__tcp_join join = {.place = place,
+                         .names = &ls__tcp_names_of_ranks,
                          .address = address,
                          .port = port,
                          .has_token = token && *token,

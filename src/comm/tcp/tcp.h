@@ -50,11 +50,22 @@ enum { LS__TCP_ADDRESSES = 16, LS__TCP_ADDRESS_TEXT = 64 };
 LS_SHARED void ls__tcp_address_text(const ls__tcp_address *address,
                                     char text[LS__TCP_ADDRESS_TEXT]);
 LS_SHARED bool ls__tcp_address_is_loopback(const ls__tcp_address *address);
+
+/* What the user has given the place of a meeting as, for messages. */
+typedef struct ls__tcp_names {
+    const char *address; /* "MASTER_ADDR" */
+    const char *port;    /* "MASTER_PORT" */
+    const char *first;   /* who listens there: "rank 0" */
+    const char *all;     /* who meet there: "ranks" */
+} ls__tcp_names;
+LS_SHARED extern const ls__tcp_names ls__tcp_names_of_ranks;
+
 /* The addresses of a host name, LS__TCP_ADDRESSES at most. */
-LS_SHARED ls_status ls__tcp_resolve(const char *name, int port, ls__tcp_address *addresses,
-                                    size_t *count);
+LS_SHARED ls_status ls__tcp_resolve(const ls__tcp_names *names, const char *name, int port,
+                                    ls__tcp_address *addresses, size_t *count);
 /* Listens on exactly `address` (port 0: any free one; *address then holds it). */
-LS_SHARED ls_status ls__tcp_listen(ls__tcp_address *address, int backlog, int *fd);
+LS_SHARED ls_status ls__tcp_listen(const ls__tcp_names *names, ls__tcp_address *address,
+                                   int backlog, int *fd);
 /* Options of every connection: no delay, and an end when it is idle and the other host has vanished. */
 LS_SHARED void ls__tcp_set_options(int fd);
 /* A connected socket, or -1 with *error the errno. */
@@ -140,8 +151,9 @@ ls_status ls__tcp_card_address(const ls__tcp_card *card, ls__tcp_address *addres
 
 typedef struct ls__tcp_join {
     const ls__job_place *place;
-    const char *address; /* MASTER_ADDR */
+    const char *address; /* MASTER_ADDR, or where launchers meet */
     int port;
+    const ls__tcp_names *names; /* of these two */
     bool has_token;
     unsigned char key[LS__TCP_KEY_BYTES];
     uint64_t deadline, next_log;
