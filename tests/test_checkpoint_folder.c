@@ -145,6 +145,34 @@ static void what_is_no_folder_makes_way(void **state) {
     assert_int_equal(count_names(where), 2);
 }
 
+static void count_line(void *context, ls_log_level level, const char *line) {
+    (void)level;
+    *(int *)context += strstr(line, "is no folder, so of no run; it stays") != NULL;
+}
+
+/* Links that somebody made, to a checkpoint that was moved or to nothing any more, are not removed; they are told. */
+static void what_is_no_folder_stays(void **state) {
+    (void)state;
+    static const char *const targets[] = {"nowhere", "moved"};
+    const char *where = in_folder("links");
+    char name[600];
+    int lines = 0;
+    assert_int_equal(mkdir(where, 0777), 0);
+    publish(where, 1, "one");
+    publish(where, 4, "four");
+    snprintf(name, sizeof name, "%s/moved", where);
+    assert_int_equal(mkdir(name, 0777), 0);
+    for (int i = 0; i < 2; i++) {
+        snprintf(name, sizeof name, "%s/step-0000000%d", where, 2 + i);
+        assert_int_equal(symlink(targets[i], name), 0);
+        assert_false(ls__folder_remove(where, name));
+    }
+    ls__folder_empty(where, count_line, &lines);
+    assert_int_equal(lines, 2);
+    assert_int_equal(count_names(where), 3);
+    assert_true(readlink(name, (char[8]){0}, 8) == 5);
+}
+
 /* Only names that a run makes are taken for what a run left. */
 static void leftovers_are_told_by_their_names(void **state) {
     (void)state;
@@ -170,14 +198,14 @@ static void folders_that_are_made_are_synced(void **state) {
     (void)state;
     int lock;
     synced_count = 0;
-    assert_int_equal(ls__folder_lock(in_folder("new/runs//c"), NULL, NULL, &lock), LS_OK);
+    assert_int_equal(ls__folder_lock(in_folder("new/runs//c"), "", NULL, NULL, &lock), LS_OK);
     close(lock);
     assert_int_equal(synced_count, 3);
     assert_string_equal(synced[0], folder);
     assert_string_equal(synced[1], in_folder("new"));
     assert_string_equal(synced[2], in_folder("new/runs"));
     synced_count = 0; /* nothing is made, nothing is synced */
-    assert_int_equal(ls__folder_lock(in_folder("new/runs/c"), NULL, NULL, &lock), LS_OK);
+    assert_int_equal(ls__folder_lock(in_folder("new/runs/c"), "", NULL, NULL, &lock), LS_OK);
     close(lock);
     assert_int_equal(synced_count, 0);
 }
@@ -187,6 +215,7 @@ int main(void) {
         cmocka_unit_test(a_step_saved_again_is_there_all_the_time),
         cmocka_unit_test(folders_that_are_made_are_synced),
         cmocka_unit_test(what_is_no_folder_makes_way),
+        cmocka_unit_test(what_is_no_folder_stays),
         cmocka_unit_test(leftovers_are_told_by_their_names),
         cmocka_unit_test(going_back_takes_later_steps_aside),
     };

@@ -79,8 +79,8 @@ typedef struct ls_checkpoint_progress {
 typedef struct ls_checkpoint_claim ls_checkpoint_claim;
 
 /* Collective, before ls_checkpoint_find: what is found then stays. Makes the folder where it is missing. Where another
- * run has it, waits for half a minute, as that may just be ending, and says so to `log` (may be NULL); then
- * LS_ERR_ARGUMENT on all ranks. LS_ERR_IO: the folder cannot be made or opened. */
+ * run has it, waits for 2 s, as that may just be ending; for 30 s where it is seen to end or cannot be seen from here
+ * (another machine's), and says so to `log` (may be NULL); then LS_ERR_ARGUMENT on all ranks, with its process. LS_ERR_IO: the folder cannot be made or opened. */
 LS_API ls_status ls_checkpoint_claim_create(ls_checkpoint_claim **claim, ls_group *group,
                                             const char *folder, ls_log_fn log, void *log_context);
 /* After the checkpointer. Any thread. */

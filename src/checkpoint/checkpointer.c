@@ -93,7 +93,7 @@ static ls_status prepare(ls_checkpointer *c) {
     if (c->rank != 0)
         return LS_OK;
     if (!c->options.claim)
-        LS_TRY(ls__folder_lock(c->folder, c->options.log, c->options.log_context, &c->lock));
+        LS_TRY(ls__folder_lock(c->folder, "", c->options.log, c->options.log_context, &c->lock));
     ls__folder_clean(c->folder);
     return LS_OK;
 }
@@ -122,7 +122,7 @@ ls_status ls_checkpointer_create(ls_checkpointer **out, ls_group *group,
     LS_TRY_OUT(ls__checkpoint_agree(c, prepare(c)));
     /* Only now: what a rank cannot go on from must not cost the checkpoints. */
     if (c->rank == 0 && c->options.start_over)
-        ls__folder_empty(c->folder);
+        ls__folder_empty(c->folder, c->options.log, c->options.log_context);
     LS_TRY_OUT(ls_barrier(c->group));
     *out = c;
     return LS_OK;
@@ -236,7 +236,7 @@ ls_status ls_checkpointer_clear(ls_checkpointer *c) {
         return ls__fail(LS_ERR_ARGUMENT, "ls_checkpointer_clear: checkpointer is NULL");
     join(c);
     if (c->rank == 0)
-        ls__folder_empty(c->folder);
+        ls__folder_empty(c->folder, c->options.log, c->options.log_context);
     return ls_barrier(c->group);
 }
 

@@ -1,6 +1,5 @@
 #include "checkpoint/folder.h"
 
-#include "base/clock.h"
 #include "base/error.h"
 #include <dirent.h>
 #include <errno.h>
@@ -10,85 +9,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 static const char PREFIX[] = "step-";
-
-/* --- the lock ------------------------------------------------------------------------------------- */
-
-/* A run that was killed while it saved holds its lock until the disk has answered. Whoever waits longer than a
- * moment says so. */
-enum { LOCK_PATIENCE_S = 30, LOCK_SILENCE_S = 1 };
-
-/* Brings the name of a folder that was just made to the disk. */
-static ls_status sync_parent(const char *path) {
-    const char *slash = strrchr(path, '/');
-    char *parent = !slash ? strdup(".") : strndup(path, slash == path ? 1 : (size_t)(slash - path));
-    if (!parent)
-        return ls__fail(LS_ERR_MEMORY, "%s: out of memory", path);
-    /* One that may be written and not read cannot be opened for fsync. */
-    ls_status status = access(parent, R_OK) == 0 ? ls__folder_sync(parent) : LS_OK;
-    free(parent);
-    return status;
-}
-
-/* mkdir -p, on the disk when it returns */
-static ls_status make_folder(const char *folder) {
-    char *path = strdup(folder);
-    if (!path)
-        return ls__fail(LS_ERR_MEMORY, "%s: out of memory", folder);
-    ls_status status = LS_OK;
-    for (char *end = path; status == LS_OK && *end;) {
-        end += strspn(end, "/");
-        end += strcspn(end, "/");
-        char kept = *end;
-        *end = '\0';
-        if (*path && mkdir(path, 0777) == 0)
-            status = sync_parent(path);
-        else if (*path && errno != EEXIST)
-            status = ls__fail_errno(LS_ERR_IO, errno, "%s: cannot make the folder", folder);
-        *end = kept;
-    }
-    free(path);
-    return status;
-}
-
-static void tell_waiting(const char *folder, ls_log_fn log, void *context) {
-    char line[1200];
-    snprintf(line, sizeof line,
-             "%.1000s: another run keeps its checkpoints there; waiting %d s for its end", folder,
-             LOCK_PATIENCE_S);
-    log(context, LS_LOG_WARNING, line);
-}
-
-ls_status ls__folder_lock(const char *folder, ls_log_fn log, void *log_context, int *fd) {
-    const struct timespec pause = {.tv_nsec = 20000000};
-    uint64_t deadline = ls__deadline_ns(LOCK_PATIENCE_S), silence = ls__deadline_ns(LOCK_SILENCE_S);
-    *fd = -1;
-    LS_TRY(make_folder(folder));
-    *fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (*fd < 0)
-        return ls__fail_errno(LS_ERR_IO, errno, "%s: cannot open the folder", folder);
-    while (flock(*fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-        if (ls__now_ns() >= deadline) {
-            close(*fd);
-            *fd = -1;
-            return ls__fail(LS_ERR_ARGUMENT,
-                            "%s: another run keeps its checkpoints there; choose another folder",
-                            folder);
-        }
-        if (log && ls__now_ns() >= silence) {
-            tell_waiting(folder, log, log_context);
-            log = NULL; /* once */
-        }
-        nanosleep(&pause, NULL);
-    }
-    return LS_OK;
-}
 
 /* --- names ---------------------------------------------------------------------------------------- */
 
@@ -213,16 +138,22 @@ static void remove_tree(const char *path) {
     rmdir(path);
 }
 
-void ls__folder_remove(const char *folder, const char *path) {
-    const char *name = strrchr(path, '/') + 1;
-    if (name[0] == '.') {
-        remove_tree(path);
-        return;
-    }
-    char *hidden = hidden_path(folder, strstr(name, PREFIX)); /* of old-step-N too */
-    if (hidden && rename(path, hidden) == 0)                  /* else it stays whole */
+static void hide_and_remove(const char *folder, const char *path) {
+    char *hidden = hidden_path(folder, strstr(strrchr(path, '/'), PREFIX)); /* of old-step-N too */
+    if (hidden && rename(path, hidden) == 0) /* else it stays whole */
         remove_tree(hidden);
     free(hidden);
+}
+
+bool ls__folder_remove(const char *folder, const char *path) {
+    struct stat about;
+    if (strrchr(path, '/')[1] == '.')
+        remove_tree(path);
+    else if (lstat(path, &about) != 0 || S_ISDIR(about.st_mode))
+        hide_and_remove(folder, path);
+    else
+        return false;
+    return true;
 }
 
 /* The links may point to what is gone; the next save makes them. */
@@ -237,15 +168,22 @@ static void remove_links(const char *folder) {
     }
 }
 
-void ls__folder_empty(const char *folder) {
+static void tell_left(const char *path, ls_log_fn log, void *context) {
+    char line[1200];
+    snprintf(line, sizeof line, "%.1000s: is no folder, so of no run; it stays", path);
+    if (log)
+        log(context, LS_LOG_WARNING, line);
+}
+
+void ls__folder_empty(const char *folder, ls_log_fn log, void *log_context) {
     uint64_t *steps;
     size_t count;
     if (ls__folder_steps(folder, &steps, &count) != LS_OK)
         return;
     while (count > 0) {
         char *path = ls__folder_step_path(folder, steps[--count]);
-        if (path)
-            ls__folder_remove(folder, path);
+        if (path && !ls__folder_remove(folder, path))
+            tell_left(path, log, log_context);
         free(path);
     }
     free(steps);
@@ -262,7 +200,7 @@ static ls_status set_aside(const char *folder, uint64_t step) {
     }
     struct stat about;
     if (lstat(to, &about) == 0) /* a link to nothing as well */
-        ls__folder_remove(folder, to);
+        hide_and_remove(folder, to);
     if (rename(from, to) != 0)
         status = ls__fail_errno(LS_ERR_IO, errno, "%s: cannot become %s", from, to);
     free(from);

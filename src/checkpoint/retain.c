@@ -52,7 +52,7 @@ void ls__checkpoint_retain(const ls_checkpointer *c, uint64_t saved) {
             continue;
         char *path = ls__folder_step_path(c->folder, rows[i].step);
         if (path)
-            ls__folder_remove(c->folder, path);
+            (void)ls__folder_remove(c->folder, path);
         free(path);
     }
     free(rows);

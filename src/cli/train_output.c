@@ -2,19 +2,17 @@
  * when the run is complete, each under a temporary name first. A folder with a summary is a complete run
  * and is not touched without --overwrite. While a run writes there, it holds a lock on the folder, which
  * ends with the process. */
-#include "base/clock.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "checkpoint/folder.h"
 #include "cli/train.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 struct ls__train_output {
@@ -26,47 +24,6 @@ struct ls__train_output {
 static char *join(const char *folder, const char *name) {
     char *path = NULL;
     return asprintf(&path, "%s/%s", folder, name) < 0 ? NULL : path;
-}
-
-/* mkdir -p */
-static ls_status make_folder(const char *folder) {
-    char *path = strdup(folder);
-    if (!path)
-        return ls__fail(LS_ERR_MEMORY, "--out %s: out of memory", folder);
-    ls_status status = LS_OK;
-    for (char *end = path; status == LS_OK && *end;) {
-        end += strspn(end, "/");
-        end += strcspn(end, "/");
-        char kept = *end;
-        *end = '\0';
-        if (*path && mkdir(path, 0777) != 0 && errno != EEXIST)
-            status = ls__fail_errno(LS_ERR_IO, errno, "--out %s: cannot make the folder", folder);
-        *end = kept;
-    }
-    free(path);
-    struct stat info;
-    if (status == LS_OK && (stat(folder, &info) != 0 || !S_ISDIR(info.st_mode)))
-        status = ls__fail(LS_ERR_IO, "--out %s: is no folder", folder);
-    return status;
-}
-
-/* Where a file system knows no locks, two runs in one folder go unnoticed. A run that was killed while it
- * saved holds its lock until the disk has answered: whoever restarts it at once waits for that. */
-static ls_status lock_folder(const char *folder, int *fd) {
-    const struct timespec pause = {.tv_nsec = 50000000};
-    uint64_t deadline = ls__deadline_ns(2);
-    *fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    while (*fd >= 0 && flock(*fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-        if (ls__now_ns() >= deadline) {
-            close(*fd);
-            *fd = -1;
-            return ls__fail(LS_ERR_ARGUMENT,
-                            "--out %s: another run is writing there; choose another folder",
-                            folder);
-        }
-        nanosleep(&pause, NULL);
-    }
-    return LS_OK;
 }
 
 /* What runs that were killed while they saved left behind. Called with the lock. */
@@ -87,10 +44,8 @@ static void remove_leftovers(const char *folder) {
 ls_status ls__output_check(const ls__train_settings *settings) {
     const char *folder = settings->out;
     int lock;
-    LS_TRY(make_folder(folder));
-    LS_TRY(lock_folder(folder, &lock));
-    if (lock >= 0)
-        close(lock); /* the rank that will write takes it again */
+    LS_TRY(ls__folder_lock(folder, "--out ", NULL, NULL, &lock));
+    close(lock); /* the rank that will write takes it again */
     if (access(folder, W_OK | X_OK) != 0)
         return ls__fail_errno(LS_ERR_IO, errno, "--out %s: cannot write there", folder);
     char *summary = join(folder, "summary.json");
@@ -155,7 +110,7 @@ ls_status ls__output_open(ls__train_output **out, const ls__train_settings *sett
     if (!o->folder || !o->metrics_path || !o->model_path || !o->summary_path)
         status = ls__fail(LS_ERR_MEMORY, "--out %s: out of memory", folder);
     else
-        status = lock_folder(folder, &o->lock);
+        status = ls__folder_lock(folder, "--out ", NULL, NULL, &o->lock);
     if (status == LS_OK)
         remove_leftovers(folder);
     /* From here on the folder is no complete run until this one is. */
