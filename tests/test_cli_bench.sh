@@ -64,6 +64,22 @@ timeout 60 "$lockstep" bench scaling --model mlp --ranks 2 --rounds 1 --seconds 
 grep -qE '^mlp +64 .* 0\.85( \*)?$' "$work/out" || fail "scaling, of the set: $(cat "$work/out")"
 "$lockstep" bench scaling --model nope >"$work/out" 2>"$work/err"
 [ $? = 2 ] || fail "scaling --model nope: $(cat "$work/err")"
+# checkpoint: leaves what was there before, also where it fails after the folder was made
+saving=(bench checkpoint --model mlp:64,64,10 --batch 8 --rounds 2)
+mkdir "$work/mine"
+for ranks in 1 2; do
+  timeout 60 "$lockstep" "${saving[@]}" --ranks $ranks --folder "$work/mine/a/b/" --format json >"$work/out" 2>"$work/err" ||
+    fail "checkpoint: $(cat "$work/err")"
+  check "$(value file_bytes) > 0 && $(value ranks) == $ranks" "checkpoint"
+  (ulimit -f 4 && exec timeout 60 "$lockstep" "${saving[@]}" --ranks $ranks --transport tcp --folder "$work/mine/a/b") 2>&1 >/dev/null |
+    cat >"$work/err"
+  code=${PIPESTATUS[0]}
+  [ "$code" = 3 ] && grep -q 'File too large' "$work/err" || fail "checkpoint, no room: exit $code: $(cat "$work/err")"
+  [ -z "$(ls -A "$work/mine")" ] || fail "checkpoint, $ranks ranks: left $(find "$work/mine")"
+done
+mkdir "$work/mine/a"
+timeout 60 "$lockstep" "${saving[@]}" --folder "$work/mine/a" >"$work/out" 2>"$work/err" || fail "checkpoint: $(cat "$work/err")"
+[ -d "$work/mine/a" ] || fail "checkpoint: removed a folder that it had not made"
 # --recompute: less memory, and it says so
 activations=(--model gpt:layers=8,heads=2,width=64,context=64,vocab=64 --batch 64 --steps 1 --warmup 0)
 bench "${activations[@]}"

@@ -9,10 +9,12 @@
 #include "cli/bench_rank.h"
 #include "nn/spec.h"
 #include "optim/state.h"
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 enum { MOST_ROUNDS = 100 };
 
@@ -27,7 +29,7 @@ static const ls__option options[] = {
      .placeholder = "DIR",
      .kind = LS__OPTION_TEXT,
      .at = offsetof(ls__bench_settings, folder),
-     .help = "where to save; the checkpoint is removed at the end"},
+     .help = "where to save; the checkpoint is removed at the end, and what had to be made of DIR"},
     LS__BENCH_ROW_MODEL(
         "gpt2-124m with a context of 64",
         "what to train and save, as lockstep train takes it; a gpt needs its vocab"),
@@ -198,12 +200,46 @@ static ls_status run(bench *b, const char *spec) {
     return ls_barrier(b->rank.world);
 }
 
+/* "a/b/" becomes "a", and "a" "". */
+static void cut_name(char *path) {
+    size_t end = strlen(path);
+    while (end > 0 && path[end - 1] == '/')
+        end--;
+    while (end > 0 && path[end - 1] != '/')
+        end--;
+    while (end > 0 && path[end - 1] == '/')
+        end--;
+    path[end] = '\0';
+}
+
+/* How many of the last names in `path` are missing. */
+static size_t count_missing(const char *path) {
+    char *above = strdup(path);
+    size_t missing = 0;
+    while (above && *above && access(above, F_OK) != 0 && errno == ENOENT) {
+        missing++;
+        cut_name(above);
+    }
+    free(above);
+    return missing;
+}
+
+/* The last `made` names in `path` are this run's; what others put there keeps them. */
+static void remove_made(const char *path, size_t made) {
+    char *folder = strdup(path);
+    while (folder && made-- > 0 && rmdir(folder) == 0)
+        cut_name(folder);
+    free(folder);
+}
+
 static ls_status run_rank(const ls__bench_settings *settings, const char *spec) {
     bench *b = calloc(1, sizeof *b);
     if (!b)
         return ls__fail(LS_ERR_MEMORY, "bench checkpoint: out of memory");
     b->rank = (ls__bench_rank){.settings = settings, .command = "lockstep bench checkpoint"};
     ls__kept_error kept = ls__cli_keep(run(b, spec));
+    if (kept.status != LS_OK && b->checkpointer) /* the folder was empty: these are this run's */
+        (void)ls_checkpointer_clear(b->checkpointer);
     ls_checkpointer_destroy(b->checkpointer);
     if (b->copy)
         munmap(b->copy, b->state_bytes);
@@ -237,11 +273,14 @@ int ls__bench_checkpoint(int argc, char **argv, int full_argc, char **full_argv)
     if (!ls__transport_choose(&command, settings.transport_given, &settings.transport))
         return LS__EXIT_USAGE;
     const char *spec = settings.model ? settings.model : small_context;
-    bool is_rank = ls__is_rank();
-    ls_status status = is_rank ? LS_OK : check(&settings, spec);
-    if (status == LS_OK && settings.ranks > 1 && !is_rank)
-        return ls__cli_launch_self(name, settings.ranks, settings.transport, full_argc, full_argv);
-    if (status == LS_OK)
-        status = run_rank(&settings, spec);
-    return status == LS_OK ? LS__EXIT_OK : ls__cli_report(name, status);
+    size_t missing = count_missing(settings.folder);
+    ls_status status = ls__is_rank() ? LS_OK : check(&settings, spec);
+    if (status == LS_OK && settings.ranks > 1 && !ls__is_rank())
+        code = ls__cli_launch_self(name, settings.ranks, settings.transport, full_argc, full_argv);
+    else if (status == LS_OK && (status = run_rank(&settings, spec)) == LS_OK)
+        code = LS__EXIT_OK;
+    if (status != LS_OK)
+        code = ls__cli_report(name, status);
+    remove_made(settings.folder, missing);
+    return code;
 }
