@@ -11,7 +11,9 @@ check() { awk "BEGIN { exit !($1) }" || fail "$2: $1 is not so; $(cat "$work/out
 refused() {
   local text=$1
   shift
-  timeout 30 "$lockstep" bench overlap "$@" >"$work/out" 2>"$work/err" && fail "$*: succeeded"
+  timeout 30 "$lockstep" bench overlap "$@" >"$work/out" 2>"$work/err"
+  local code=$?
+  [ $code = 3 ] || fail "$*: exit $code, want 3"
   grep -qF -- "$text" "$work/err" || fail "$*: $(cat "$work/err")"
 }
 
@@ -39,6 +41,7 @@ check "($(value backward_ms 2) / $(value transfer_ms 2) / 2 - 1) ^ 2 < 1e-6" "st
 [ "$(value gain 2)" = null ] || fail "stretched: gain without the other steps"
 
 refused "nope.json" --timeline "$work/nope.json"
+refused "$work: is a folder" --timeline "$work"
 echo '{"backward": 3}' >"$work/bad.json"
 refused 'wants {"forward_ms"' --timeline "$work/bad.json"
 echo '{"backward": [{"elements": -1, "ms": 1}]}' >"$work/bad.json"

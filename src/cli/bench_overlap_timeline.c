@@ -2,6 +2,7 @@
 #include "cli/bench_overlap.h"
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/json.h"
 #include <math.h>
 #include <stdlib.h>
@@ -76,7 +77,7 @@ static ls_status read_layer(ls__overlap_layer *layer, const json_t *entry, const
     const char *name = json_string_value(json_object_get(entry, "name"));
     json_int_t count = json_integer_value(elements);
     if (!is_time(ms) || !json_is_integer(elements) || count < 0 || count > largest)
-        return ls__fail(LS_ERR_ARGUMENT,
+        return ls__fail(LS_ERR_FORMAT,
                         "--timeline %s: backward[%zu] wants \"ms\", a number from 0 to 1e7, and "
                         "\"elements\", a whole number from 0 to 2^36",
                         path, i);
@@ -88,7 +89,7 @@ static ls_status read_layer(ls__overlap_layer *layer, const json_t *entry, const
     const json_t *columns = json_object_get(entry, "columns");
     json_int_t wide = columns ? json_integer_value(columns) : count;
     if (wide < 0 || wide > count || !set_shape(layer, (size_t)wide))
-        return ls__fail(LS_ERR_ARGUMENT,
+        return ls__fail(LS_ERR_FORMAT,
                         "--timeline %s: \"columns\" of backward[%zu] does not divide its elements",
                         path, i);
     return LS_OK;
@@ -100,7 +101,7 @@ static ls_status read_layers(ls__timeline *t, const json_t *root, const char *pa
     if (!json_is_array(backward) || json_array_size(backward) == 0 ||
         (forward && !is_time(forward)))
         return ls__fail(
-            LS_ERR_ARGUMENT,
+            LS_ERR_FORMAT,
             "--timeline %s: wants {\"forward_ms\": 5, \"backward\": [{\"name\": \"fc\", "
             "\"elements\": 1000, \"ms\": 2.5}, ...]}",
             path);
@@ -111,7 +112,7 @@ static ls_status read_layers(ls__timeline *t, const json_t *root, const char *pa
         LS_TRY(read_layer(&t->layer[i], json_array_get(backward, i), path, i));
     t->forward_ms = json_number_value(forward);
     if (ls__timeline_bytes(t) == 0 || ls__timeline_backward_ms(t) <= 0)
-        return ls__fail(LS_ERR_ARGUMENT, "--timeline %s: backward has no %s", path,
+        return ls__fail(LS_ERR_FORMAT, "--timeline %s: backward has no %s", path,
                         ls__timeline_bytes(t) == 0 ? "elements" : "time");
     return LS_OK;
 }
@@ -120,12 +121,17 @@ ls_status ls__timeline_read(ls__timeline *timeline, const char *path) {
     *timeline = (ls__timeline){0};
     if (!path)
         return make_gpt2(timeline);
+    unsigned char *text;
+    size_t size;
     json_error_t error;
-    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+    ls_status status = ls__file_read(path, &text, &size);
+    if (status != LS_OK)
+        return ls__fail_context(status, "--timeline");
+    json_t *root = json_loadb((const char *)text, size, JSON_REJECT_DUPLICATES, &error);
+    free(text);
     if (!root)
-        return ls__fail(LS_ERR_ARGUMENT, "--timeline %s: line %d: %s", path, error.line,
-                        error.text);
-    ls_status status = read_layers(timeline, root, path);
+        return ls__fail(LS_ERR_FORMAT, "--timeline %s: line %d: %s", path, error.line, error.text);
+    status = read_layers(timeline, root, path);
     json_decref(root);
     return status;
 }

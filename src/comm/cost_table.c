@@ -36,7 +36,7 @@ ls_status ls__cost_table_read(const char *path, ls__costs *costs) {
     *costs = (ls__costs){0};
     FILE *file = fopen(path, "re");
     if (!file)
-        return ls__fail_errno(LS_ERR_SYSTEM, errno, "cannot open the cost table %s", path);
+        return ls__fail_errno(LS_ERR_IO, errno, "cannot open the cost table %s", path);
     for (int number = 1; status == LS_OK && fgets(line, sizeof line, file); number++) {
         line[strcspn(line, "#\n")] = '\0';
         if (!parse_line(line, costs))
@@ -47,7 +47,7 @@ ls_status ls__cost_table_read(const char *path, ls__costs *costs) {
                          path, number, line);
     }
     if (status == LS_OK && ferror(file))
-        status = ls__fail_errno(LS_ERR_SYSTEM, errno, "cannot read the cost table %s", path);
+        status = ls__fail_errno(LS_ERR_IO, errno, "cannot read the cost table %s", path);
     fclose(file);
     return status;
 }
@@ -61,7 +61,7 @@ static void write_line(FILE *file, const char *level, const ls__cost *cost) {
 ls_status ls__cost_table_write(const char *path, const ls__costs *costs) {
     FILE *file = fopen(path, "we");
     if (!file)
-        return ls__fail_errno(LS_ERR_SYSTEM, errno, "cannot write the cost table %s", path);
+        return ls__fail_errno(LS_ERR_IO, errno, "cannot write the cost table %s", path);
     fprintf(file,
             "# What a step costs (us), GB/s of a rank each way, GB/s and source of adding; for "
             "LOCKSTEP_COST_TABLE.\n");
@@ -69,6 +69,6 @@ ls_status ls__cost_table_write(const char *path, const ls__costs *costs) {
     write_line(file, "between", &costs->between);
     const bool failed = ferror(file);
     if (fclose(file) || failed)
-        return ls__fail_errno(LS_ERR_SYSTEM, errno, "cannot write the cost table %s", path);
+        return ls__fail_errno(LS_ERR_IO, errno, "cannot write the cost table %s", path);
     return LS_OK;
 }
