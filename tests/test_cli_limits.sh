@@ -37,6 +37,27 @@ code=$?
 [ $code = 1 ] && grep -q '1000000 ranks wants .* open files' "$work/stderr" ||
   { fail "a million ranks: exit $code"; cat "$work/stderr"; }
 
+# A rank whose forward gets no memory: the others end at once, with its reason
+if has_tcp && ! nm -D "$lockstep" | grep -qE '__(asan|tsan)_init'; then
+  fashion "$work/images" 2000 20
+  port=$(free_port)
+  for rank in 0 1; do
+    (
+      [ $rank = 0 ] || ulimit -d 220000
+      RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port exec timeout 60 "$lockstep" train \
+        --model mlp:784,1,65536 --data "idx:$work/images" --batch-size 2000 --steps 2 --oversubscribe-memory
+    ) >/dev/null 2>"$work/rank$rank" &
+    pids[rank]=$!
+  done
+  for rank in 0 1; do
+    wait "${pids[rank]}"
+    codes[rank]=$?
+  done
+  [ "${codes[*]}" = "4 1" ] || fail "no memory for a forward: exit ${codes[*]}, want 4 1"
+  grep -q 'rank 1 of 2 cannot go on: cpu: no memory for 262144000 bytes' "$work/rank0" || { fail "no memory for a forward: rank 0"; cat "$work/rank0"; }
+  grep -q 'train: cpu: no memory for 262144000 bytes' "$work/rank1" || { fail "no memory for a forward: rank 1"; cat "$work/rank1"; }
+fi
+
 # Files that may not grow: 1 KiB ends the metrics, 4 KiB the model
 for ranks in 1 2; do
   for blocks in 0 1 4; do

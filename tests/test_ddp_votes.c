@@ -3,6 +3,7 @@
 #include "nn/parameter.h"
 #include "trainer.h"
 
+#include <lockstep/dp.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -267,6 +268,54 @@ static void test_forward_fails_on_one_rank(void **state) {
         assert_int_equal(ranks_run(3, "shm", body_forward_fails, &at), 0);
 }
 
+/* So is a replica of a process that fails: any of them, in any step. */
+static void body_replica_fails(int rank, ls_job *job, void *context) {
+    const int *which = context;
+    enum { REPLICAS = 3, EACH = 4 };
+    (void)rank;
+    trainer t;
+    ls_dp *dp;
+    float x[REPLICAS * EACH * INPUTS];
+    int32_t y[REPLICAS * EACH];
+    const size_t shape[] = {EACH, INPUTS}, wrong[] = {EACH - 1};
+    const ls_step_mode mode = {.training = true};
+    open_trainer(&t, job, SPEC, 1, REPLICAS);
+    CHECK_OK(ls_dp_create(&dp, t.ddp, t.model, REPLICAS));
+    uint64_t before = ls_model_hash(t.model);
+    for (int s = 0; s < 4; s++) { /* every second one fails: left out by a vote, then told */
+        ls_dp_shard shards[REPLICAS];
+        make_samples((uint64_t)s, 0, (size_t)REPLICAS * EACH, x, y);
+        for (int r = 0; r < REPLICAS; r++)
+            shards[r] = (ls_dp_shard){.input = x + (size_t)r * EACH * INPUTS,
+                                      .target = y + (size_t)r * EACH,
+                                      .input_shape = shape,
+                                      .input_dims = 2,
+                                      .target_shape = s % 2 == 0 && r == *which ? wrong : shape,
+                                      .target_dims = 1,
+                                      .count = EACH};
+        CHECK_OK(ls_ddp_begin(t.ddp, REPLICAS * EACH));
+        ls_status status = ls_dp_backward(dp, t.step, &mode, shards, NULL);
+        CHECK(status == (s % 2 == 0 ? LS_ERR_ARGUMENT : LS_OK));
+        if (s == 0)
+            CHECK_OK(ls_ddp_vote(t.ddp, LS_VOTE_SKIP, NULL));
+        if (s == 2)
+            break;
+        update(&t);
+        CHECK((ls_model_hash(t.model) == before) == (s == 0));
+    }
+    char name[16];
+    snprintf(name, sizeof name, "replica %d: ", *which);
+    CHECK(ls_ddp_wait(t.ddp, NULL) == LS_ERR_PEER && strstr(ls_error_text(), name));
+    ls_dp_destroy(dp);
+    close_trainer(&t);
+}
+
+static void test_replica_fails(void **state) {
+    (void)state;
+    for (int which = 0; which < 3; which++)
+        assert_int_equal(ranks_run(1, "shm", body_replica_fails, &which), 0);
+}
+
 /* --- numbers that are none --- */
 
 static void body_nonfinite(int rank, ls_job *job, void *context) {
@@ -344,6 +393,7 @@ int main(void) {
         cmocka_unit_test(test_failed),
         cmocka_unit_test(test_backward_fails_on_one_rank),
         cmocka_unit_test(test_forward_fails_on_one_rank),
+        cmocka_unit_test(test_replica_fails),
         cmocka_unit_test(test_nonfinite),
         cmocka_unit_test(test_weights),
     };

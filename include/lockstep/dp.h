@@ -47,8 +47,8 @@ typedef struct ls_dp_report {
 
 /* Copies parameters and inputs to all replicas, runs forward and backward on all at once, and brings gradients and
  * losses to replica 0; replaces the ls_ddp_backward of all shards. `step` is replica 0's, `mode` says how all run
- * (its samples are the shards'). The first error of a replica, by number, is returned and ends the job. `report`
- * may be NULL. One thread at a time. */
+ * (its samples are the shards'). The first error of a replica, by number, is returned, and is this rank's
+ * LS_VOTE_FAILED as after an ls_ddp_backward that failed. `report` may be NULL. One thread at a time. */
 LS_API ls_status ls_dp_backward(ls_dp *dp, ls_step *step, const ls_step_mode *mode,
                                 const ls_dp_shard *shards, ls_dp_report *report);
 

@@ -84,7 +84,8 @@ ls_status ls__bench_rank_create(ls__bench_rank *b, const char *spec, ls_group *g
     return create_data(b);
 }
 
-ls_status ls__bench_rank_step(ls__bench_rank *b, size_t number) {
+/* Forward and backward of this rank's batch. */
+static ls_status compute(ls__bench_rank *b, size_t number) {
     bool tokens = ls_model_context(b->model) > 0;
     const ls_step_mode mode = {.training = true,
                                .recompute = b->settings->recompute,
@@ -92,20 +93,24 @@ ls_status ls__bench_rank_step(ls__bench_rank *b, size_t number) {
                                .samples = b->samples,
                                .sample_count = b->batch};
     const size_t shape[2] = {b->batch, b->inputs}, rows[2] = {b->batch, b->targets};
-    LS_TRY(ls_ddp_begin(b->ddp, (double)(b->batch * b->targets)));
     LS_TRY(ls_step_begin(b->step, &mode));
     ls_tensor *x = ls_tensor_wrap(b->step, b->input[number % LS__BENCH_BATCHES],
                                   tokens ? LS_I32 : LS_F32, shape, 2);
     ls_tensor *y = ls_tensor_wrap(b->step, b->target[number % LS__BENCH_BATCHES], LS_I32, rows,
                                   tokens ? 2 : 1);
-    ls_tensor *loss = ls_model_loss(b->step, b->model, x, y, NULL);
-    LS_TRY(ls_step_status(b->step));
-    LS_TRY(ls_ddp_backward(b->ddp, b->step, loss));
+    return ls_ddp_backward(b->ddp, b->step, ls_model_loss(b->step, b->model, x, y, NULL));
+}
+
+ls_status ls__bench_rank_step(ls__bench_rank *b, size_t number) {
     ls_reducer_report report;
+    LS_TRY(ls_ddp_begin(b->ddp, (double)(b->batch * b->targets)));
+    ls_status status = compute(b, number);
+    if (status != LS_OK)
+        return ls__cli_lose_step(b->ddp, status);
     LS_TRY(ls_ddp_wait(b->ddp, &report));
     b->wait_ms = (double)report.wait_ns / 1e6;
     ls__profile_add(b->step->profile, "wait for ranks", LS__PASS_UPDATE, 0, 0);
-    LS_TRY(ls_optimizer_step(b->optimizer, tokens ? 1e-4 : 1e-3, NULL));
+    LS_TRY(ls_optimizer_step(b->optimizer, ls_model_context(b->model) > 0 ? 1e-4 : 1e-3, NULL));
     ls__profile_add(b->step->profile, "optimizer", LS__PASS_UPDATE, 0, b->optimizer_bytes);
     return LS_OK;
 }

@@ -3,7 +3,7 @@
 #define LS_CLI_COMMANDS_H
 
 #include "launch/exit_code.h"
-#include <lockstep/tensor.h>
+#include <lockstep/ddp.h>
 #include <stdint.h>
 
 /* The exit code that tells a caller what `status` told the program. */
@@ -21,6 +21,10 @@ typedef struct ls__kept_error {
 ls__kept_error ls__cli_keep(ls_status status);
 /* The thread's error is the kept one again; returns its status. */
 ls_status ls__cli_restore(const ls__kept_error *kept);
+
+/* After a failure of this rank between ls_ddp_begin and ls_ddp_wait: a vote tells all ranks, which end at once and
+ * name this one. Returns `status`, with its text. */
+ls_status ls__cli_lose_step(ls_ddp *ddp, ls_status status);
 
 /* Runs this program again, with these arguments, as `ranks` ranks; rank 0 speaks for the job.
  * `command` ("lockstep train") is whose name messages carry, `transport` an ls__launch_transport.

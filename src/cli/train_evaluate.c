@@ -3,6 +3,7 @@
  * units. So the result does not depend on how many ranks there are, and padding weighs nothing. */
 #include "base/error.h"
 #include "cli/train.h"
+#include "reducer/agree.h"
 #include <stdlib.h>
 
 enum { IMAGE_UNIT = 250, TOKENS_PER_UNIT = 2048 };
@@ -73,7 +74,7 @@ ls_status ls__train_evaluate(ls__train *train, double *loss, double *accuracy) {
     unit_sums *sums = calloc(units, sizeof *sums);
     if (!sums)
         return ls__fail(LS_ERR_MEMORY, "evaluation: no memory for %zu units", units);
-    ls_status status = run_units(train, unit, units, sums);
+    ls_status status = ls__agree(train->world, run_units(train, unit, units, sums));
     /* Each unit is non-zero on one rank only, so this sum is exact. */
     if (status == LS_OK)
         status = ls_all_reduce(train->world, sums, sums, units * 3, LS_F64, LS_SUM);

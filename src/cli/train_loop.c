@@ -28,7 +28,6 @@ static ls_status run_shard(ls__train *train, const ls_shard *shard, uint64_t nth
     ls_tensor *x, *y;
     ls__train_wrap(train, shard->input, shard->target, shard->count, &x, &y);
     ls_tensor *loss = ls_model_loss(train->step, train->model, x, y, NULL);
-    LS_TRY(ls_step_status(train->step));
     uint64_t middle = ls__now_ns();
     LS_TRY(ls_ddp_backward(train->ddp, train->step, loss));
     ls__trace_span(train->trace, nth, "forward", begin, middle);
@@ -62,19 +61,26 @@ static ls_status update(ls__train *train, ls__step_record *record) {
     return LS_OK;
 }
 
+static ls_status run_shards(ls__train *train, const ls_batch *batch, uint64_t nth) {
+    size_t first, count;
+    if (train->dp)
+        return ls__train_dp_shards(train, batch);
+    ls_ddp_shards(train->ddp, &first, &count);
+    for (size_t s = 0; s < count; s++)
+        LS_TRY(run_shard(train, &batch->shards[s], nth));
+    return LS_OK;
+}
+
 /* One update; fills `record`. */
 static ls_status run_step(ls__train *train, const ls_batch *batch, ls__step_record *record) {
-    size_t first, count;
     uint64_t nth = record->step - train->first_step;
-    ls_ddp_shards(train->ddp, &first, &count);
     record->rate = ls_schedule_rate(&train->schedule, batch->step);
     if (train->scales_loss)
         LS_TRY(ls_ddp_set_loss_scale(train->ddp, train->scaler.scale));
     LS_TRY(ls_ddp_begin(train->ddp, batch->weight));
-    if (train->dp)
-        LS_TRY(ls__train_dp_shards(train, batch));
-    for (size_t s = 0; s < count && !train->dp; s++)
-        LS_TRY(run_shard(train, &batch->shards[s], nth));
+    ls_status status = run_shards(train, batch, nth);
+    if (status != LS_OK)
+        return ls__cli_lose_step(train->ddp, status);
     if (ls__stop_asked())
         LS_TRY(ls_ddp_request_stop(train->ddp));
     ls_reducer_report report;

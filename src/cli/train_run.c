@@ -3,6 +3,7 @@
 #include "base/usage.h"
 #include "cli/train.h"
 #include "nn/models.h"
+#include "reducer/agree.h"
 #include "tensor/tensor.h"
 #include <stdlib.h>
 #include <string.h>
@@ -239,12 +240,12 @@ static ls_status finish_profile(const ls__train *t) {
 
 /* One rank of each machine looks whether they all fit, before any of them takes much. */
 static ls_status plan_memory(ls__train *t) {
-    LS_TRY(ls__train_plan_make(&t->plan, t->settings, t->dataset, t->device, t->dtype,
-                               (size_t)t->ranks, t->shards));
-    if (ls_job_local_rank(t->job) == 0)
-        LS_TRY(
-            ls__train_plan_check(&t->plan, t->settings, (size_t)ls_job_local_world_size(t->job)));
-    return ls_barrier(t->world);
+    ls_status status = ls__train_plan_make(&t->plan, t->settings, t->dataset, t->device, t->dtype,
+                                           (size_t)t->ranks, t->shards);
+    if (status == LS_OK && ls_job_local_rank(t->job) == 0)
+        status =
+            ls__train_plan_check(&t->plan, t->settings, (size_t)ls_job_local_world_size(t->job));
+    return ls__agree(t->world, status);
 }
 
 static ls_status run(ls__train *t) {

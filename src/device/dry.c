@@ -21,8 +21,13 @@ enum { HEAD = 4096 };
 static ls_status dry_alloc(ls_device *device, size_t bytes, void **memory) {
     if (bytes > SIZE_MAX >> 8)
         return ls__fail(LS_ERR_MEMORY, "dry: %zu bytes are more than can be addressed", bytes);
-    size_t *head = mmap(NULL, bytes + HEAD, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    /* Only the head can be written: the rest is no memory that a limit on it (ulimit -d) counts. */
+    size_t *head =
+        mmap(NULL, bytes + HEAD, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (head != MAP_FAILED && mprotect(head, HEAD, PROT_READ | PROT_WRITE) != 0) {
+        munmap(head, bytes + HEAD);
+        head = MAP_FAILED;
+    }
     if (head == MAP_FAILED)
         return ls__fail(LS_ERR_MEMORY, "dry: no address space for %zu bytes", bytes);
     *head = bytes;

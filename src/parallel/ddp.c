@@ -240,9 +240,9 @@ static ls_status compute_shard(ls_ddp *ddp, ls_step *step, ls_tensor *loss) {
     return ls__ddp_close_shard(ddp);
 }
 
-/* What fails in a shard and not in the reduction is this rank's own misfortune: the others are told of it
- * by the votes, in ls_ddp_wait, and are not kept waiting. Returns `status`, with its text. */
-static ls_status lose_shards(ls_ddp *ddp, ls_status status) {
+ls_status ls__ddp_lose_shards(ls_ddp *ddp, ls_status status) {
+    if (status == LS_OK || ddp->failed != LS_OK)
+        return status;
     ddp->lost = true;
     ddp->vote = LS_VOTE_FAILED;
     snprintf(ddp->reason, sizeof ddp->reason, "%s", ls_error_text());
@@ -252,8 +252,7 @@ static ls_status lose_shards(ls_ddp *ddp, ls_status status) {
 static ls_status run_shard(ls_ddp *ddp, ls_step *step, ls_tensor *loss) {
     ddp->failed = open_reduction(ddp, step);
     LS_TRY(ddp->failed);
-    ls_status status = compute_shard(ddp, step, loss);
-    return status == LS_OK || ddp->failed != LS_OK ? status : lose_shards(ddp, status);
+    return ls__ddp_lose_shards(ddp, compute_shard(ddp, step, loss));
 }
 
 static ls_status check_forward(const ls_step *step, const ls_tensor *loss) {
@@ -269,7 +268,7 @@ ls_status ls_ddp_backward(ls_ddp *ddp, ls_step *step, ls_tensor *loss) {
         return status; /* a forward that lost the whole job's step says why */
     LS_TRY(check_shard(ddp, "ls_ddp_backward"));
     status = check_forward(step, loss);
-    return status == LS_OK ? run_shard(ddp, step, loss) : lose_shards(ddp, status);
+    return status == LS_OK ? run_shard(ddp, step, loss) : ls__ddp_lose_shards(ddp, status);
 }
 
 ls_status ls_ddp_skip(ls_ddp *ddp) {

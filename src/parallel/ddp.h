@@ -118,6 +118,9 @@ ls_status ls__votes_count(ls_ddp *ddp, const ls_reducer_report *report);
 /* The present shard's loss, and the samples of each statistic, as the forward of `model` (the ddp's, or another
  * replica of it: dp.c) left them on the tape of `step`. */
 ls_status ls__ddp_take_loss(ls_ddp *ddp, const ls_model *model, const ls_step *step, float loss);
+/* What fails in a shard and not in the reduction is this rank's own misfortune: the others are told of it
+ * by the votes, in ls_ddp_wait, and are not kept waiting. Returns `status`, with its text. */
+ls_status ls__ddp_lose_shards(ls_ddp *ddp, ls_status status);
 
 /* --- sync.c --- */
 

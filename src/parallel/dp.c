@@ -249,7 +249,8 @@ static ls_status run_step(ls_dp *dp, ls_step *step, const ls_dp_shard *shards,
     if (status == LS_OK)
         status = loss ? ls_ddp_backward(dp->ddp, step, loss) : ls_ddp_skip(dp->ddp);
     wait_for_others(dp);
-    LS_TRY(status);
+    if (status != LS_OK)
+        return ls__fail_context(status, "replica 0");
     uint64_t computed = ls__now_ns();
     for (size_t i = 0; i < dp->count; i++) {
         const replica *r = &dp->others[i];
@@ -273,9 +274,7 @@ ls_status ls_dp_backward(ls_dp *dp, ls_step *step, const ls_step_mode *mode,
     ls_dp_report own = {0};
     dp->mode = *mode;
     ls_status status = run_step(dp, step, shards, &own);
-    if (status != LS_OK)
-        dp->ddp->failed = status;
     if (report)
         *report = own;
-    return status;
+    return ls__ddp_lose_shards(dp->ddp, status);
 }
