@@ -4,29 +4,10 @@
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/lib.sh"
 
-command -v ip >/dev/null || skip "ip (iproute2) is not installed"
-a=lsta$$ b=lstb$$
-# in_host HOST COMMAND...: not `ip netns exec` or `ip -n`, which mount /sys anew: a chroot does not allow that
-in_host() {
-  local host=$1
-  shift
-  nsenter --net="/run/netns/$host" "$@"
-}
-
-remove_hosts() {
-  ip netns pids $a 2>/dev/null | xargs -r kill -9 2>/dev/null
-  ip netns pids $b 2>/dev/null | xargs -r kill -9 2>/dev/null
-  ip netns del $a 2>/dev/null
-  ip netns del $b 2>/dev/null
-}
+# shellcheck source=scripts/two-hosts.sh
+. "$source_dir/scripts/two-hosts.sh"
 trap 'remove_hosts; cleanup' EXIT
-ip netns add $a 2>/dev/null && ip netns add $b 2>/dev/null || skip "no right to make network namespaces"
-ip link add veth$a netns $a type veth peer name veth$b netns $b 2>/dev/null || skip "no veth devices"
-in_host $a ip addr add 10.77.0.1/24 dev veth$a
-in_host $b ip addr add 10.77.0.2/24 dev veth$b
-for host in $a $b; do in_host $host ip link set lo up; done
-in_host $a ip link set veth$a up
-in_host $b ip link set veth$b up
+make_hosts lst 77 || skip "$why_no_hosts"
 
 text "$work/text"
 gpt=(--model "gpt:layers=2,heads=2,width=32,context=32" --data "text:$work/text" --batch-size 8 --shards 4)
@@ -35,7 +16,7 @@ gpt=(--model "gpt:layers=2,heads=2,width=32,context=32" --data "text:$work/text"
 on_host() {
   local host=$1 rank=$2 secret=$3
   shift 3
-  in_host "$host" env RANK="$rank" WORLD_SIZE=4 MASTER_ADDR=10.77.0.1 MASTER_PORT=29500 \
+  in_host "$host" env RANK="$rank" WORLD_SIZE=4 MASTER_ADDR=$first MASTER_PORT=29500 \
     LOCKSTEP_TOKEN="$secret" LOCKSTEP_TIMEOUT=${timeout:-30} "$lockstep" train "${gpt[@]}" "$@" \
     >"$work/rank$rank.log" 2>&1 &
 }
@@ -51,7 +32,7 @@ wait || true
 echo "2 hosts of 2 ranks: $(hash_of "$work/two"), 1 rank: $(hash_of "$work/one")"
 
 # without a secret nothing crosses the network
-in_host $a env RANK=0 WORLD_SIZE=2 MASTER_ADDR=10.77.0.1 MASTER_PORT=29500 "$lockstep" train "${gpt[@]}" >"$work/log" 2>&1
+in_host $a env RANK=0 WORLD_SIZE=2 MASTER_ADDR=$first MASTER_PORT=29500 "$lockstep" train "${gpt[@]}" >"$work/log" 2>&1
 [ $? = 4 ] && grep -q LOCKSTEP_TOKEN "$work/log" || { fail "no secret"; cat "$work/log"; }
 
 # a wrong secret is refused and said on both sides
@@ -68,7 +49,7 @@ export LOCKSTEP_HEARTBEAT=3
 for rank in 0 1; do on_host $a $rank secret --steps 1000000; done
 for rank in 2 3; do on_host $b $rank secret --steps 1000000; done
 for ((i = 0; i < 100; i++)); do grep -q 'step' "$work/rank0.log" && break; sleep 0.2; done
-in_host $b ip link set veth$b down
+in_host $b ip link set link0 down
 begin=$(date +%s)
 for ((i = 0; i < 150; i++)); do
   [ -n "$(ip netns pids $a)" ] || break
