@@ -53,6 +53,21 @@ static int check_apply(const ls__command *command, const ls__bench_comm_settings
     return 0;
 }
 
+/* --explain asks for sizes and memory alone, and measures no call. */
+static int check_uses(const ls__command *command, const ls__bench_comm_settings *s) {
+    const char *measured = "the measurement, which --explain does not make";
+    const ls__option_use uses[] = {
+        {s->store != NULL, s->explain, "--store", "--explain"},
+        {s->dtype_given, !s->explain, "--dtype", measured},
+        {s->op_given, !s->explain, "--op", measured},
+        {s->in_place, !s->explain, "--in-place", measured},
+        {s->iterations > 0, !s->explain, "--iterations", measured},
+        {s->warmup >= 0, !s->explain, "--warmup", measured},
+        {s->floor, !s->explain, "--floor", measured},
+    };
+    return ls__options_apply(command, uses, sizeof uses / sizeof uses[0]);
+}
+
 /* What only the options together can tell. Returns the exit code, 0 when they fit. */
 static int check_together(const ls__command *command, const ls__bench_comm_settings *s) {
     bool is_float = s->dtype <= LS_BF16;
@@ -69,9 +84,7 @@ static int check_together(const ls__command *command, const ls__bench_comm_setti
     if (s->explain && strncmp(s->operation->name, "all_reduce", 10) != 0)
         return ls__usage_error(
             command, "--explain knows all_reduce only: the other operations have one way each");
-    if (s->store && !s->explain)
-        return ls__usage_error(command, "--store goes with --explain");
-    return 0;
+    return check_uses(command, s);
 }
 
 static const char summary[] =

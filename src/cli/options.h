@@ -123,6 +123,15 @@ void ls__options_help(const ls__command *command, FILE *file);
 int ls__usage_error(const ls__command *command, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* An option that means something only beside others. */
+typedef struct ls__option_use {
+    bool given, applies;
+    const char *option, *of; /* "--beta1", "--optimizer adam or adamw" */
+} ls__option_use;
+/* Refuses the first that is given and does not apply: what has no effect is not taken silently. Returns the exit
+ * code, 0 where there is none. */
+int ls__options_apply(const ls__command *command, const ls__option_use *uses, size_t count);
+
 /* Number of ranks from the text of -n or --ranks: 1..4096 or "auto", the cores this process may use.
  * False with `*why` (a static text) when it is neither. */
 bool ls__ranks_parse(const char *text, int64_t *ranks, const char **why);

@@ -39,7 +39,8 @@ typedef struct ls__train_settings {
     bool keep_best, sync_checkpoints;
     int strategy;       /* 0 ddp, 1 dp */
     bool oversubscribe; /* --oversubscribe-memory */
-    bool epochs_given, steps_given, momentum_given;
+    bool epochs_given, steps_given, momentum_given, min_rate_given, beta1_given, beta2_given;
+    bool epsilon_given, trace_steps_given, watch_given;
 } ls__train_settings;
 
 /* --optimizer and --schedule as they are spelt; NULL: no such kind. */

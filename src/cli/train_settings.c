@@ -52,7 +52,7 @@ static const ls__option options[] = {
     {.name = "overwrite",
      .kind = LS__OPTION_FLAG,
      .at = offsetof(ls__train_settings, overwrite),
-     .help = "allow --out to replace an earlier result"},
+     .help = "allow --out to replace an earlier result, --checkpoint-dir earlier checkpoints"},
     {.name = "ranks",
      .letter = 'n',
      .placeholder = "N",
@@ -179,6 +179,7 @@ static const ls__option options[] = {
      .placeholder = "X",
      .kind = LS__OPTION_REAL,
      .at = offsetof(ls__train_settings, min_rate),
+     .given = 1 + offsetof(ls__train_settings, min_rate_given),
      .low = 0,
      .high = 1e6,
      .fallback = "0",
@@ -215,6 +216,7 @@ static const ls__option options[] = {
      .placeholder = "X",
      .kind = LS__OPTION_REAL,
      .at = offsetof(ls__train_settings, beta1),
+     .given = 1 + offsetof(ls__train_settings, beta1_given),
      .low = 0,
      .high = 0.999999,
      .fallback = "0.9",
@@ -223,6 +225,7 @@ static const ls__option options[] = {
      .placeholder = "X",
      .kind = LS__OPTION_REAL,
      .at = offsetof(ls__train_settings, beta2),
+     .given = 1 + offsetof(ls__train_settings, beta2_given),
      .low = 0,
      .high = 0.9999999,
      .fallback = "0.999",
@@ -231,6 +234,7 @@ static const ls__option options[] = {
      .placeholder = "X",
      .kind = LS__OPTION_REAL,
      .at = offsetof(ls__train_settings, epsilon),
+     .given = 1 + offsetof(ls__train_settings, epsilon_given),
      .low = 1e-30,
      .high = 1,
      .fallback = "1e-8",
@@ -246,7 +250,7 @@ static const ls__option options[] = {
     {.name = "decay-all",
      .kind = LS__OPTION_FLAG,
      .at = offsetof(ls__train_settings, decay_all),
-     .help = "decay biases and norms as well"},
+     .help = "with --weight-decay: of biases and norms as well"},
     {.name = "clip",
      .placeholder = "X",
      .kind = LS__OPTION_REAL,
@@ -296,6 +300,7 @@ static const ls__option options[] = {
      .placeholder = "N",
      .kind = LS__OPTION_INTEGER,
      .at = offsetof(ls__train_settings, watch),
+     .given = 1 + offsetof(ls__train_settings, watch_given),
      .min = 0,
      .max = INT64_MAX / 2,
      .fallback = "100",
@@ -309,6 +314,7 @@ static const ls__option options[] = {
      .placeholder = "N",
      .kind = LS__OPTION_INTEGER,
      .at = offsetof(ls__train_settings, trace_steps),
+     .given = 1 + offsetof(ls__train_settings, trace_steps_given),
      .min = 1,
      .max = 1000,
      .fallback = "2",
@@ -406,9 +412,6 @@ static int check_checkpoints(const ls__train_settings *s) {
 static int check_updates(const ls__train_settings *s) {
     if (s->epochs_given && s->steps_given)
         return ls__usage_error(&command, "--epochs and --steps contradict each other; give one");
-    if ((s->momentum_given || s->nesterov) && s->optimizer != LS_SGD)
-        return ls__usage_error(&command, "--%s is of --optimizer sgd",
-                               s->nesterov ? "nesterov" : "momentum");
     if (s->nesterov && !(s->momentum > 0))
         return ls__usage_error(&command, "--nesterov wants --momentum above 0");
     if (s->min_rate > s->rate)
@@ -442,13 +445,33 @@ static int check_wire(const ls__train_settings *s) {
     return 0;
 }
 
+/* What means something only beside other options. */
+static int check_uses(const ls__train_settings *s) {
+    const bool sgd = s->optimizer == LS_SGD, dp = s->strategy == 1;
+    const char *adam = "--optimizer adam and adamw", *ranks = "--strategy ddp, which has ranks";
+    const ls__option_use uses[] = {
+        {s->nesterov, sgd, "--nesterov", "--optimizer sgd"},
+        {s->momentum_given, sgd, "--momentum", "--optimizer sgd"},
+        {s->beta1_given, !sgd, "--beta1", adam},
+        {s->beta2_given, !sgd, "--beta2", adam},
+        {s->epsilon_given, !sgd, "--epsilon", adam},
+        {s->decay_all, s->weight_decay > 0, "--decay-all", "--weight-decay above 0"},
+        {s->min_rate_given, s->schedule != LS_CONSTANT, "--min-lr", "--schedule cosine and linear"},
+        {s->trace_steps_given, s->trace != NULL, "--trace-steps", "--trace"},
+        {s->overwrite, s->out || s->checkpoint_dir, "--overwrite", "--out and --checkpoint-dir"},
+        {s->transport_given, !dp, "--transport", ranks},
+        {s->watch_given, !dp, "--watch", ranks},
+    };
+    return ls__options_apply(&command, uses, sizeof uses / sizeof uses[0]);
+}
+
 static int check_together(const ls__train_settings *s) {
     if (!s->model)
         return ls__usage_error(&command, "--model is missing, for example --model cnn");
     if (!s->data)
         return ls__usage_error(&command, "--data is missing, for example --data fashion-mnist");
-    int (*const checks[])(const ls__train_settings *) = {check_dp, check_sizes, check_checkpoints,
-                                                         check_updates, check_wire};
+    int (*const checks[])(const ls__train_settings *) = {
+        check_uses, check_dp, check_sizes, check_checkpoints, check_updates, check_wire};
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++) {
         int code = checks[i](s);
         if (code != 0)
