@@ -79,6 +79,7 @@ must "$work/kept" 2 "${gpt[@]}" --checkpoint-every 3 --keep 2 --keep-best --sync
 before=$(hash_of "$work/kept")
 must "$work/kept" 1 "${gpt[@]}" --resume auto
 [ "$(hash_of "$work/kept")" = "$before" ] || fail "resuming a complete run changed it"
+! grep -q 'missing\|cut off' "$work/kept.log" || fail "metrics that fit: $(cat "$work/kept.log")"
 
 # --- back to an earlier step ----------------------------------------------------------------------
 # later ones are of a run given up: they are neither gone on from nor counted by --keep
@@ -90,6 +91,18 @@ grep -q '1 checkpoint of later steps in .* now called old-step-N' "$back.log" ||
 [ "$(ls "$back/checkpoints" | tr '\n' ' ')" = "latest old-step-00000020 step-00000014 step-00000021 " ] ||
   fail "going back left $(ls "$back/checkpoints" | tr '\n' ' ')"
 [ "$(hash_of "$back")" = "$(hash_of "$work/gpt-whole")" ] || fail "going back: other bits"
+grep -q 'metrics.jsonl went on to step 24: what is behind step 10 is cut off' "$back.log" || fail "no word of cut metrics: $(cat "$back.log")"
+
+# metrics that end too early, or are not there; a line that is not whole is where they end
+saved=$work/gpt-half/checkpoints/step-00000010
+mkdir "$work/early"
+{ head -n 4 "$work/gpt-half/metrics.jsonl"; echo '{"step":5,"loss":'; sed -n 6p "$work/gpt-half/metrics.jsonl"; } >"$work/early/metrics.jsonl"
+must "$work/early" 1 "${gpt[@]}" --resume "$saved"
+grep -q 'metrics.jsonl: what is behind step 4 is cut off: it is not whole' "$work/early.log" || fail "no word of a half line: $(cat "$work/early.log")"
+grep -q 'metrics.jsonl: steps 5 to 10 are missing' "$work/early.log" || fail "no word of missing steps: $(cat "$work/early.log")"
+[ "$(steps_of "$work/early")" = "1 2 3 4 $(seq -s ' ' 11 24) " ] || fail "early: steps $(steps_of "$work/early")"
+must "$work/elsewhere" 1 "${gpt[@]}" --resume "$saved" --steps 11
+grep -q 'metrics.jsonl: steps 1 to 10 are missing' "$work/elsewhere.log" || fail "no word of missing steps: $(cat "$work/elsewhere.log")"
 
 # --- what is passed over --------------------------------------------------------------------------
 broken=$work/broken
@@ -118,6 +131,8 @@ refused 2 'saved with --data .*, this run has' "$half" 2 "${gpt[@]}" --data "tex
 refused 2 'saved with --seed 1, this run has 2' "$half" 2 "${gpt[@]}" --seed 2 --resume auto
 refused 2 'this run ends after 12' "$half" 2 "${gpt[@]}" --steps 12 --resume auto
 refused 3 'no whole checkpoint' "$half" 2 "${gpt[@]}" --resume "$work"
+refused 3 "holds no whole checkpoint; those of a run lie in its folder checkpoints: --resume $half/checkpoints" \
+  "$half" 2 "${gpt[@]}" --resume "$half"
 must "$half" 2 "${gpt[@]}" --lr 0.002 --resume auto
 grep -q 'saved with --lr 0.001.*, this run has 0.002' "$half.log" || fail "another --lr was not told"
 

@@ -29,12 +29,15 @@ bool ls__checkpoints_wanted(const ls__train_settings *s) {
     return s->checkpoint_every || s->checkpoint_dir || s->resume;
 }
 
+/* Of a run's folder; the caller frees it. */
+static char *checkpoints_in(const char *out) {
+    char *folder = NULL;
+    return asprintf(&folder, "%s/checkpoints", out) < 0 ? NULL : folder;
+}
+
 /* --checkpoint-dir, or the folder in --out; the caller frees it. */
 static char *folder_of(const ls__train_settings *s) {
-    char *folder = NULL;
-    if (s->checkpoint_dir)
-        return strdup(s->checkpoint_dir);
-    return asprintf(&folder, "%s/checkpoints", s->out) < 0 ? NULL : folder;
+    return s->checkpoint_dir ? strdup(s->checkpoint_dir) : checkpoints_in(s->out);
 }
 
 /* --- facts ---------------------------------------------------------------------------------------- */
@@ -111,6 +114,21 @@ ls_status ls__checkpoints_check(const ls__train_settings *s) {
     return status;
 }
 
+/* The folder of a run holds that of its checkpoints. */
+static ls_status refuse(const char *resume) {
+    char *inside = checkpoints_in(resume);
+    size_t count = 0;
+    bool run = inside && ls_checkpoint_count(inside, &count) == LS_OK && count > 0;
+    ls_status status =
+        run ? ls__fail(LS_ERR_IO,
+                       "--resume %s: holds no whole checkpoint; those of a run lie in its folder "
+                       "checkpoints: --resume %s",
+                       resume, inside)
+            : ls__fail(LS_ERR_IO, "--resume %s: holds no whole checkpoint", resume);
+    free(inside);
+    return status;
+}
+
 /* "auto" looks where this run saves, and starts from the beginning where there is none yet. */
 static ls_status find(ls__train *train, ls__checkpoints *c) {
     const char *resume = train->settings->resume;
@@ -118,7 +136,7 @@ static ls_status find(ls__train *train, ls__checkpoints *c) {
     const char *where = automatic ? c->folder : resume;
     LS_TRY(ls_checkpoint_find(train->world, where, log_line, NULL, &c->found, &c->start));
     if (!c->found && !automatic)
-        return ls__fail(LS_ERR_IO, "--resume %s: holds no whole checkpoint", resume);
+        return refuse(resume);
     train->first_step = c->found ? c->start.step : 0;
     if (train->rank == 0 && train->settings->format)
         return ls__json_write_line(stdout, "stdout",

@@ -9,6 +9,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -60,33 +61,70 @@ ls_status ls__output_check(const ls__train_settings *settings) {
     return LS_OK;
 }
 
-/* The length of what metrics.jsonl says of steps up to `last`: whole lines, in order. */
-static long metrics_length(const char *path, uint64_t last) {
+/* What metrics.jsonl says when a run goes on: whole lines, of steps in rising order. */
+typedef struct metrics_file {
+    off_t kept, bytes;    /* its length up to the step that the run goes on from; and all of it */
+    uint64_t last, after; /* the last steps: of what is kept, and of all; 0: none */
+} metrics_file;
+
+static uint64_t step_of(const char *line, ssize_t size) {
+    json_t *object = line[size - 1] == '\n' ? json_loads(line, 0, NULL) : NULL;
+    json_int_t step = json_integer_value(json_object_get(object, "step"));
+    json_decref(object);
+    return step > 0 ? (uint64_t)step : 0;
+}
+
+static metrics_file read_metrics(const char *path, uint64_t first_step) {
+    metrics_file m = {0};
     FILE *file = fopen(path, "re");
     char *line = NULL;
     size_t room = 0;
-    long length = 0;
-    for (ssize_t n; file && (n = getline(&line, &room, file)) > 0; length += n) {
-        json_t *object = line[n - 1] == '\n' ? json_loads(line, 0, NULL) : NULL;
-        json_int_t step = json_integer_value(json_object_get(object, "step"));
-        json_decref(object);
-        if (step < 1 || (uint64_t)step > last)
-            break;
+    for (ssize_t n; file && (n = getline(&line, &room, file)) > 0; m.bytes += n) {
+        uint64_t step = step_of(line, n);
+        if (step > m.after)
+            m.after = step;
+        if (m.kept == m.bytes && step > m.last && step <= first_step) {
+            m.kept += n;
+            m.last = step;
+        }
     }
     free(line);
     if (file)
         fclose(file);
-    return length;
+    return m;
 }
 
-static ls_status open_metrics(ls__train_output *o, uint64_t first_step) {
+/* Where the file does not end with the step that the run goes on from. */
+static void tell_metrics(const char *path, const metrics_file *m, uint64_t first_step) {
+    if (m->after > first_step)
+        fprintf(stderr,
+                "lockstep train: %s went on to step %" PRIu64 ": what is behind step %" PRIu64
+                " is cut off, those steps are made again\n",
+                path, m->after, m->last);
+    else if (m->kept < m->bytes)
+        fprintf(stderr,
+                "lockstep train: %s: what is behind step %" PRIu64 " is cut off: it is not whole\n",
+                path, m->last);
+    if (m->last < first_step)
+        fprintf(stderr,
+                "lockstep train: %s: steps %" PRIu64 " to %" PRIu64
+                " are missing, this run begins behind them\n",
+                path, m->last + 1, first_step);
+}
+
+static ls_status open_metrics(ls__train_output *o, const ls__train_settings *settings,
+                              uint64_t first_step) {
     struct stat about;
     if (stat(o->metrics_path, &about) == 0 && !S_ISREG(about.st_mode)) /* opening a pipe waits */
         return ls__fail(LS_ERR_IO, "%s: is no regular file; remove it, or choose another --out",
                         o->metrics_path);
-    long length = first_step > 0 ? metrics_length(o->metrics_path, first_step) : 0;
+    metrics_file m = {0};
+    if (settings->resume) {
+        m = read_metrics(o->metrics_path, first_step);
+        tell_metrics(o->metrics_path, &m, first_step);
+    }
     int fd = open(o->metrics_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (fd >= 0 && ftruncate(fd, length) == 0 && (o->metrics = fdopen(fd, "a")))
+    if (fd >= 0 && ftruncate(fd, m.kept) == 0 && (o->metrics = fdopen(fd, "a")))
         return LS_OK;
     ls_status status = ls__fail_errno(LS_ERR_IO, errno, "%s: cannot write", o->metrics_path);
     if (fd >= 0)
@@ -117,7 +155,7 @@ ls_status ls__output_open(ls__train_output **out, const ls__train_settings *sett
     if (status == LS_OK && unlink(o->summary_path) != 0 && errno != ENOENT)
         status = ls__fail_errno(LS_ERR_IO, errno, "%s: cannot replace", o->summary_path);
     if (status == LS_OK)
-        status = open_metrics(o, first_step);
+        status = open_metrics(o, settings, first_step);
     if (status != LS_OK) {
         ls__output_close(o);
         return status;
