@@ -36,7 +36,9 @@ static void test_text(void **state) {
 static void test_one_line(void **state) {
     (void)state;
     ls__fail(LS_ERR_FORMAT, "a\nb\tc\x1b[0m");
-    assert_string_equal(ls_error_text(), "a b c [0m");
+    assert_string_equal(ls_error_text(), "a\\x0ab\\x09c\\x1b[0m");
+    ls__fail(LS_ERR_FORMAT, "\x7f \xc2\x9b \xc2\xa0 \xc3\x9f");
+    assert_string_equal(ls_error_text(), "\\x7f \\xc2\\x9b \xc2\xa0 \xc3\x9f");
     char large[5000];
     memset(large, 'x', sizeof large - 1);
     large[sizeof large - 1] = '\0';

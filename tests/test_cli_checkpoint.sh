@@ -49,6 +49,24 @@ expect 0 ' 0 differ' diff "$work/twice.safetensors" "$work/b/model.safetensors"
 expect 3 'tensor .* is another one than before' merge "$a/step-00000002" "$a/step-00000004" --out "$work/none.safetensors"
 [ ! -e "$work/none.safetensors" ] || fail "a merge that failed left a file"
 
+# Names in a file obey no terminal: they are shown as they are written, but for control characters
+hostile() { # FILE VALUE
+  local header='{"a\u001b[2Jb\nc\u009bd":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}'
+  # shellcheck disable=SC2059
+  { printf "\\x$(printf %02x ${#header})\0\0\0\0\0\0\0"; printf '%s%s' "$header" "$2"; } >"$work/$1"
+}
+hostile hostile.safetensors x
+hostile other.safetensors y
+shown='a\\x1b\[2Jb\\x0ac\\xc2\\x9bd'
+expect 0 "^  $shown  *U8 " show "$work/hostile.safetensors"
+expect 1 "^$shown: 1 element" diff "$work/hostile.safetensors" "$work/other.safetensors"
+expect 1 "^$shown: only in the first" diff "$work/hostile.safetensors" "$work/a/model.safetensors"
+expect 3 "tensor $shown is another one" merge "$work/hostile.safetensors" "$work/other.safetensors" --out "$work/none.safetensors"
+cp -r "$a/step-00000006" "$work/hostile"
+cp "$work/hostile.safetensors" "$work/hostile/model.safetensors"
+expect 3 'broken: ' verify "$work/hostile"
+! LC_ALL=C grep -q '[[:cntrl:]]' "$work/said" || fail "verify: $(cat -v "$work/said")"
+
 # a flipped bit anywhere, a missing end, a missing file
 for file in model.safetensors optimizer.safetensors manifest.json; do
   cp -r "$a/step-00000004" "$work/broken"

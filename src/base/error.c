@@ -1,5 +1,6 @@
 #include "base/error.h"
 
+#include "base/printable.h"
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -33,12 +34,7 @@ const char *ls_error_text(void) {
 
 /* Messages go to logs and terminals as single lines: names from files must not break that. */
 static void set_text(const char *text) {
-    size_t n = strlen(text);
-    if (n >= TEXT_BYTES)
-        n = TEXT_BYTES - 1;
-    for (size_t i = 0; i < n; i++)
-        error_text[i] = (unsigned char)text[i] < 0x20 ? ' ' : text[i];
-    error_text[n] = '\0';
+    ls__printable(error_text, sizeof error_text, text);
 }
 
 void ls__error_set(const char *format, ...) {

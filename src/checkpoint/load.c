@@ -2,6 +2,7 @@
 #include "checkpoint/checkpointer.h"
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/verify.h"
@@ -15,14 +16,14 @@
 static void tell(ls_log_fn log, void *context, const char *format, ...) LS_PRINTF(3, 4);
 
 static void tell(ls_log_fn log, void *context, const char *format, ...) {
-    char line[1400];
+    char text[1400], line[1400];
     va_list args;
     if (!log)
         return;
     va_start(args, format);
-    vsnprintf(line, sizeof line, format, args);
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    log(context, LS_LOG_WARNING, line);
+    log(context, LS_LOG_WARNING, ls__printable(line, sizeof line, text));
 }
 
 /* --- which one ------------------------------------------------------------------------------------ */

@@ -33,6 +33,9 @@ void ls__checkpoint_files_close(ls__checkpoint_files *files);
 const ls_safetensors_entry *ls__checkpoint_files_find(const ls__checkpoint_files *files,
                                                       const char *name);
 
+/* Names of tensors and settings are the file's: shown with ls__printable, in as many bytes. */
+enum { LS__CHECKPOINT_NAME = 512 };
+
 /* "(2, 3)" into text. */
 const char *ls__checkpoint_shape(const ls_safetensors_entry *entry, char *text, size_t size);
 

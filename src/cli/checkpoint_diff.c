@@ -1,6 +1,7 @@
 /* lockstep checkpoint diff: where do two differ, and by how much? */
 #include "base/error.h"
 #include "base/half.h"
+#include "base/printable.h"
 #include "checkpoint/safetensors.h"
 #include "cli/checkpoint.h"
 #include <math.h>
@@ -108,11 +109,13 @@ static ls_status print(const difference *d, bool json) {
                                              "difference", "values", "elements",
                                              (json_int_t)d->elements, "first", (json_int_t)d->first,
                                              "largest", ls__json_real(d->largest)));
+    char name[LS__CHECKPOINT_NAME];
+    ls__printable(name, sizeof name, d->name);
     if (d->what)
-        printf("%s: %s\n", d->name, d->what);
+        printf("%s: %s\n", name, d->what);
     else
-        printf("%s: %zu element%s differ, the first at %zu, by at most %.9g\n", d->name,
-               d->elements, d->elements == 1 ? "" : "s", d->first, d->largest);
+        printf("%s: %zu element%s differ, the first at %zu, by at most %.9g\n", name, d->elements,
+               d->elements == 1 ? "" : "s", d->first, d->largest);
     return LS_OK;
 }
 

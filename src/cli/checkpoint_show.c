@@ -1,5 +1,6 @@
 /* lockstep checkpoint show: where the run stood, and every tensor. */
 #include "base/error.h"
+#include "base/printable.h"
 #include "checkpoint/manifest.h"
 #include "cli/checkpoint.h"
 #include <inttypes.h>
@@ -59,8 +60,11 @@ static ls_status show_run(const ls__checkpoint_files *files, bool json) {
                " ranks\n",
                files->checkpoint, p->step, p->epoch, p->position, m.world_size);
         printf("  train_loss %.6g, val_loss %.6g\n", p->train_loss, p->val_loss);
-        for (size_t i = 0; i < m.fact_count; i++)
-            printf("  %s %s\n", m.fact_names[i], m.fact_values[i]);
+        for (size_t i = 0; i < m.fact_count; i++) {
+            char name[LS__CHECKPOINT_NAME], value[LS__CHECKPOINT_NAME];
+            printf("  %s %s\n", ls__printable(name, sizeof name, m.fact_names[i]),
+                   ls__printable(value, sizeof value, m.fact_values[i]));
+        }
     }
     ls__manifest_free(&m);
     return status;
@@ -81,7 +85,7 @@ static ls_status show_tensors(const ls__checkpoint_files *files, size_t i, bool 
     const char *slash = strrchr(files->paths[i], '/');
     const char *name = slash ? slash + 1 : files->paths[i];
     size_t bytes = 0;
-    char shape[200];
+    char shape[200], shown[LS__CHECKPOINT_NAME];
     for (size_t t = 0; t < ls_safetensors_count(file); t++)
         bytes += ls_safetensors_get(file, t)->bytes;
     if (!json)
@@ -91,7 +95,7 @@ static ls_status show_tensors(const ls__checkpoint_files *files, size_t i, bool 
         if (json)
             LS_TRY(show_tensor_json(name, e));
         else
-            printf("  %-40s %-5s %s\n", e->name, e->dtype,
+            printf("  %-40s %-5s %s\n", ls__printable(shown, sizeof shown, e->name), e->dtype,
                    ls__checkpoint_shape(e, shape, sizeof shape));
     }
     return LS_OK;

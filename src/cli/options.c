@@ -1,5 +1,6 @@
 #include "cli/options.h"
 
+#include "base/printable.h"
 #include "cli/commands.h"
 #include <ctype.h>
 #include <errno.h>
@@ -11,21 +12,14 @@
 
 enum { SHOWN_BYTES = 60, MISTAKE_BYTES = 300 };
 
-/* A mistake is told as one line of printable characters, whatever the user typed. */
-static void print_clean(const char *text) {
-    for (const unsigned char *c = (const unsigned char *)text; *c; c++)
-        fputc(*c < 0x20 || *c == 0x7f ? '?' : *c, stderr);
-}
-
 int ls__usage_error(const ls__command *command, const char *format, ...) {
-    char text[1024];
+    char text[1024], line[1024]; /* one line of printable characters, whatever the user typed */
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    fprintf(stderr, "lockstep %s: ", command->name);
-    print_clean(text);
-    fprintf(stderr, " (lockstep %s --help lists all)\n", command->name);
+    fprintf(stderr, "lockstep %s: %s (lockstep %s --help lists all)\n", command->name,
+            ls__printable(line, sizeof line, text), command->name);
     return LS__EXIT_USAGE;
 }
 
