@@ -27,6 +27,7 @@ if nm -D "$lockstep" | grep -qE '__(asan|tsan)_init'; then sanitized=yes; fi
 
 planned cnn --model cnn "${images[@]}"
 planned mlp --model mlp:784,2048,2048,10 "${images[@]}" --optimizer sgd --ranks 2 --shards 8
+planned alone --model mlp:784,4096,4096,10 "${images[@]}" --optimizer sgd
 planned gpt --model gpt:layers=4,heads=4,width=256,context=128 --data "text:$work/text" --batch-size 8 --steps 2 --clip 1
 planned recompute --model gpt:layers=4,heads=4,width=256,context=128 --data "text:$work/text" --batch-size 8 --steps 2 \
   --recompute --ranks 2

@@ -30,8 +30,8 @@ static ls_status broadcast_values(ls_ddp *ddp) {
     return LS_OK;
 }
 
-/* Weights give up gradients of their own at once: the reducer's memory holds them from the first
- * backward on, and the two together would be the job's peak. Statistics are written before. */
+/* Weights give up gradients of their own before the reducer takes its memory, which holds them from the first
+ * backward on: the two together would be the job's peak. Statistics are written before. */
 static void own_model(ls_ddp *ddp) {
     for (size_t i = 0; i < ddp->parameter_count; i++) {
         ls_parameter *p = ddp->entries[i].parameter;
@@ -57,6 +57,7 @@ static ls_status prepare(ls_ddp *ddp, const ls_ddp_options *options) {
 
 static ls_status create(ls_ddp *ddp, const ls_ddp_options *options) {
     LS_TRY(ls__agree(ddp->group, prepare(ddp, options)));
+    own_model(ddp);
     LS_TRY(ls__ddp_create_reducer(ddp));
     LS_TRY(ls__sync_create(ddp));
     LS_TRY(ls__bits_check(ddp));
@@ -97,7 +98,6 @@ ls_status ls_ddp_create(ls_ddp **out, ls_model *model, ls_group *group,
         ls_ddp_destroy(ddp);
         return status;
     }
-    own_model(ddp);
     *out = ddp;
     return LS_OK;
 }
