@@ -12,6 +12,7 @@
 #include "parallel/plan.h"
 #include "tensor/arena.h"
 #include "tensor/tensor.h"
+#include <lockstep/lockstep.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,6 +63,7 @@ static ls__plan_request request_of(ls_device *device, size_t i) {
                                 .compute = LS_F32,
                                 .recompute = cases[i].recompute,
                                 .optimizer = {.kind = LS_ADAMW},
+                                .compress = "none",
                                 .ranks = 1,
                                 .shards = 1,
                                 .batch = SAMPLES,
@@ -123,6 +125,42 @@ static void test_shards(void **state) {
     ls_device_destroy(device);
 }
 
+/* What a hook says that it will save is what it hands out to be saved. */
+static void test_compression(void **state) {
+    (void)state;
+    static const char *const hooks[] = {"none", "bf16", "powersgd:rank=2", "topk:ratio=0.1"};
+    ls_job *job;
+    assert_int_equal(ls_job_init(&job, NULL), LS_OK);
+    for (size_t h = 0; h < sizeof hooks / sizeof *hooks; h++) {
+        ls_device *device;
+        ls_model *model;
+        ls_ddp *ddp;
+        ls_reducer_hook *hook;
+        assert_int_equal(ls_device_cpu(&device, 1), LS_OK);
+        const ls_model_options options = {.device = device};
+        assert_int_equal(ls_model_create(&model, cases[1].spec, &options), LS_OK);
+        assert_int_equal(ls_hook_create(&hook, hooks[h]), LS_OK);
+        const ls_ddp_options with = {.reducer.hook = hook};
+        assert_int_equal(ls_ddp_create(&ddp, model, ls_job_world(job), &with), LS_OK);
+        ls__plan_request request = request_of(device, 1);
+        request.compress = hooks[h];
+        ls__memory_plan plan;
+        assert_int_equal(ls__plan_memory(&plan, &request), LS_OK);
+        size_t saved = 0;
+        for (size_t i = 0; i < ls_ddp_hook_states(ddp); i++) {
+            ls_hook_state s;
+            assert_int_equal(ls_ddp_hook_state(ddp, i, &s), LS_OK);
+            saved += ls_dtype_size(s.dtype) * s.shape[0] * (s.dims > 1 ? s.shape[1] : 1);
+        }
+        assert_int_equal(plan.compression_saved, saved);
+        assert_true((plan.compression > saved) == (h > 0));
+        ls_ddp_destroy(ddp);
+        ls_model_destroy(model);
+        ls_device_destroy(device);
+    }
+    ls_job_finish(job);
+}
+
 /* A model of 2 TB is planned as well; nothing of it is taken. */
 static void test_huge(void **state) {
     (void)state;
@@ -143,6 +181,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_steps),
         cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_compression),
         cmocka_unit_test(test_huge),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

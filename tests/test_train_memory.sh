@@ -20,6 +20,9 @@ planned() {
   echo "$name: plan $plan MiB, peak $peak MiB"
   [ "$(grep -n -oE '^(memory plan|memory peak|weights_xxh64)' "$work/out" | tr '\n' ' ')" = \
     "2:memory plan 4:weights_xxh64 5:memory peak " ] || fail "$name: $(cat "$work/out")"
+  awk '/^memory plan/ { plan = $3 }
+    /^memory peak/ { exit !($3 == "measured" && $8 == "planned" && $9 == plan && $11 == "difference") }' "$work/out" ||
+    fail "$name: $(grep '^memory' "$work/out")"
   [ -n "${sanitized:-}" ] || awk "BEGIN { exit !($peak > 0.93 * $plan - 4 && $peak < 1.12 * $plan + 12) }" ||
     fail "$name: plan $plan MiB, peak $peak MiB"
 }
@@ -31,6 +34,11 @@ planned alone --model mlp:784,4096,4096,10 "${images[@]}" --optimizer sgd
 planned gpt --model gpt:layers=4,heads=4,width=256,context=128 --data "text:$work/text" --batch-size 8 --steps 2 --clip 1
 planned recompute --model gpt:layers=4,heads=4,width=256,context=128 --data "text:$work/text" --batch-size 8 --steps 2 \
   --recompute --ranks 2
+
+wide=(--model mlp:784,4096,2048,10 "${images[@]}" --optimizer sgd --ranks 2)
+planned powersgd "${wide[@]}" --compress powersgd:rank=4
+planned topk "${wide[@]}" --compress topk:ratio=0.1
+planned local "${wide[@]}" --momentum 0.9 --local-sgd 1
 
 "$lockstep" train --model mlp:784,16,10 "${images[@]}" --steps 1 --format json >"$work/out" 2>"$work/err" || fail "json: $(cat "$work/err")"
 head -n 1 "$work/out" | grep -qE '^\{"event":"plan","memory_plan":\{"parameters":[0-9.]+,"gradients":' || fail "json: $(head -n 1 "$work/out")"

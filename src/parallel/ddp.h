@@ -76,6 +76,8 @@ ls_status ls__ddp_check_alive(const ls_ddp *ddp);
 
 /* --- entries.c --- */
 
+/* A parameter as the reducer is told of it. */
+ls_reducer_param ls__ddp_describe(const ls_parameter *parameter);
 /* Lists the model's parameters, the loss and the votes. */
 ls_status ls__ddp_create_entries(ls_ddp *ddp);
 /* Collective. The reducer for the entries as they are; the first ready order is that of registration,

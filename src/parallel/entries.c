@@ -38,15 +38,18 @@ ls_status ls__ddp_create_entries(ls_ddp *ddp) {
     return LS_OK;
 }
 
+ls_reducer_param ls__ddp_describe(const ls_parameter *p) {
+    return (ls_reducer_param){.name = p->name,
+                              .dtype = p->value.dtype,
+                              .shape = p->value.shape,
+                              .dims = p->value.dims,
+                              .frozen = p->role == LS_FROZEN,
+                              .exact = p->role == LS_STATISTIC};
+}
+
 static ls_reducer_param describe(const ls_ddp *ddp, size_t i, const size_t *count) {
-    const ls_parameter *p = ddp->entries[i].parameter;
-    if (p)
-        return (ls_reducer_param){.name = p->name,
-                                  .dtype = p->value.dtype,
-                                  .shape = p->value.shape,
-                                  .dims = p->value.dims,
-                                  .frozen = p->role == LS_FROZEN,
-                                  .exact = p->role == LS_STATISTIC};
+    if (ddp->entries[i].parameter)
+        return ls__ddp_describe(ddp->entries[i].parameter);
     return (ls_reducer_param){.name = i == ls__ddp_loss_entry(ddp) ? "(loss)" : "(votes)",
                               .dtype = LS_F32,
                               .shape = count,

@@ -5,12 +5,11 @@
 #include "device/dry.h"
 #include "nn/model.h"
 #include "parallel/ddp.h"
+#include "reducer/align.h"
 #include "tensor/arena.h"
 #include "tensor/tensor.h"
 #include <stdlib.h>
 #include <string.h>
-
-enum { GRADIENT_ALIGN = 64 }; /* LS__GRADIENT_ALIGN of reducer/layout.h */
 
 static size_t divide_up(size_t a, size_t b) {
     return (a + b - 1) / b;
@@ -60,22 +59,43 @@ out:
     return status;
 }
 
-/* As reducer/layout.h places them: each with its used mark, at multiples of 64 bytes. */
+/* As reducer/layout.h places them, each with its used mark. */
 static void plan_gradients(ls__memory_plan *plan, const ls__plan_request *r,
                            const ls_model *model) {
     size_t bytes = 0, slots = ls__ddp_slots_needed(divide_up(r->shards, r->ranks));
     for (size_t i = 0; i < model->parameter_count; i++)
         if (model->parameters[i]->role != LS_FROZEN)
-            bytes +=
-                divide_up((model->parameters[i]->value.count + 1) * sizeof(float), GRADIENT_ALIGN) *
-                GRADIENT_ALIGN;
+            bytes += divide_up((model->parameters[i]->value.count + 1) * sizeof(float),
+                               LS__GRADIENT_ALIGN) *
+                     LS__GRADIENT_ALIGN;
     plan->gradients = bytes * slots;
+}
+
+static ls_status plan_hook(ls__memory_plan *plan, const ls__plan_request *r,
+                           const ls_model *model) {
+    ls_reducer_hook *hook;
+    LS_TRY(ls_hook_create(&hook, r->compress));
+    if (!hook)
+        return LS_OK;
+    ls_status status = LS_OK;
+    ls_reducer_param *params = calloc(model->parameter_count, sizeof *params);
+    for (size_t i = 0; params && i < model->parameter_count; i++)
+        params[i] = ls__ddp_describe(model->parameters[i]);
+    if (params)
+        plan->compression = hook->memory(hook->context, r->ranks, params, model->parameter_count,
+                                         &plan->compression_saved);
+    else
+        status = ls__fail(LS_ERR_MEMORY, "no memory for %zu parameters", model->parameter_count);
+    free(params);
+    ls_hook_destroy(hook);
+    return status;
 }
 
 static ls_status plan_model(ls__memory_plan *plan, const ls__plan_request *r, ls_model *model) {
     for (size_t i = 0; i < model->parameter_count; i++)
         plan->parameters += model->parameters[i]->value.count * sizeof(float);
     plan_gradients(plan, r, model);
+    LS_TRY(plan_hook(plan, r, model));
     size_t before = ls__device_dry_bytes(model->device);
     ls_optimizer *optimizer;
     LS_TRY(ls_optimizer_create(&optimizer, model, &r->optimizer));

@@ -14,6 +14,7 @@ typedef struct ls__plan_request {
     ls_dtype compute;
     bool recompute;
     ls_optimizer_options optimizer;
+    const char *compress;        /* ls_hook_create */
     size_t ranks, shards, batch; /* samples of the global batch */
     size_t evaluation;           /* samples of one forward in evaluation; 0: there is none */
     size_t sample_shape[3], sample_dims;
@@ -28,6 +29,8 @@ typedef struct ls__memory_plan {
     size_t optimizer;     /* its state */
     size_t activations;   /* what a step or an evaluation holds at once, packed factors included */
     size_t communication; /* beyond the gradients, which are where they are reduced */
+    size_t compression;   /* what its hook holds */
+    size_t compression_saved; /* of these, in a checkpoint */
 } ls__memory_plan;
 
 /* Runs one training step and one evaluation of the job on a device that computes nothing (device/dry.h), and

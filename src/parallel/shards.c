@@ -11,6 +11,8 @@
  * Memory: floor(log2(local shards)) gradient buffers beside the buckets. */
 #include "parallel/ddp.h"
 
+#include "reducer/align.h"
+
 static size_t slot_of(size_t shard) {
     return (size_t)__builtin_popcountll(shard);
 }
@@ -23,13 +25,14 @@ size_t ls__ddp_slots_needed(size_t shards) {
     return most + 1;
 }
 
-/* One buffer a slot, entries at multiples of 64 bytes. */
+/* One buffer a slot, entries aligned as in the reducer's memory. */
 ls_status ls__ddp_create_scratch(ls_ddp *ddp) {
+    const size_t line = LS__GRADIENT_ALIGN / sizeof(float);
     size_t total = 0;
     for (size_t i = 0; i < ddp->entry_count; i++) {
         ddp->entries[i].scratch_offset = total;
         if (ddp->entries[i].by_shard)
-            total += (ddp->entries[i].count + 15) & ~(size_t)15;
+            total += (ddp->entries[i].count + line - 1) / line * line;
     }
     for (size_t s = 1; s < ddp->slot_count; s++)
         LS_TRY(ddp->device->table->alloc(ddp->device, total * sizeof(float),

@@ -54,13 +54,23 @@ static ls_status reduce(void *context, ls_group *group, const ls_hook_bucket *bu
     return LS_OK;
 }
 
+static size_t memory(const void *context, size_t ranks, const ls_reducer_param *params,
+                     size_t count, size_t *saved) {
+    (void)context, (void)ranks, (void)params, (void)count;
+    *saved = 0;
+    return CHUNK * sizeof(uint16_t);
+}
+
 ls_status ls__hook_half_create(ls_reducer_hook **hook, ls_dtype wire) {
     half *h = calloc(1, sizeof *h);
     if (!h)
         return ls__fail(LS_ERR_MEMORY, "ls_hook_create: out of memory");
     h->wire = wire;
-    h->hook = (ls_reducer_hook){
-        .name = wire == LS_BF16 ? "bf16" : "f16", .context = h, .reduce = reduce, .destroy = free};
+    h->hook = (ls_reducer_hook){.name = wire == LS_BF16 ? "bf16" : "f16",
+                                .context = h,
+                                .reduce = reduce,
+                                .memory = memory,
+                                .destroy = free};
     *hook = &h->hook;
     return LS_OK;
 }

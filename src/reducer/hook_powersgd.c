@@ -190,26 +190,31 @@ static ls_status reduce(void *context, ls_group *group, const ls_hook_bucket *bu
 
 /* --- life ------------------------------------------------------------------------------------------- */
 
-/* Sizes of tensor i; *first and *second grow by what it needs of the buckets' memory. */
+/* Count, n and m of a tensor; *first and *second grow by what it needs of the buckets' memory. */
+static tensor measure(const powersgd *h, const ls_reducer_param *param, size_t *first,
+                      size_t *second) {
+    size_t count = ls__hook_elements(param), r = h->rank;
+    size_t n = count && param->dims > 1 ? param->shape[0] : 0, m = n ? count / n : 0;
+    if (n == 0 || (n + m) * r >= count) {
+        *first += count;
+        return (tensor){.count = count};
+    }
+    *first += n * r;
+    *second += m * r;
+    return (tensor){.count = count, .n = n, .m = m};
+}
+
 static ls_status attach_tensor(powersgd *h, const ls_reducer_param *param, size_t i, size_t *first,
                                size_t *second) {
     tensor *t = &h->tensor[i];
-    t->count = ls__hook_elements(param);
-    if (t->count == 0)
+    *t = measure(h, param, first, second);
+    if (t->n == 0)
         return LS_OK;
-    size_t n = param->dims > 1 ? param->shape[0] : 0, m = n ? t->count / n : 0, r = h->rank;
-    if (n == 0 || (n + m) * r >= t->count) {
-        *first += t->count;
-        return LS_OK;
-    }
-    t->n = n;
-    t->m = m;
-    *first += n * r;
-    *second += m * r;
     LS_TRY(ls__feedback_add(&h->errors, i, param->name, t->count));
     t->feedback = h->errors.of_param[i];
-    t->q = calloc(m * r, sizeof *t->q);
-    return t->q ? LS_OK : ls__fail(LS_ERR_MEMORY, "no memory for a Q of %zu elements", m * r);
+    t->q = calloc(t->m * h->rank, sizeof *t->q);
+    return t->q ? LS_OK
+                : ls__fail(LS_ERR_MEMORY, "no memory for a Q of %zu elements", t->m * h->rank);
 }
 
 /* What attach took. */
@@ -244,6 +249,19 @@ static ls_status attach(void *context, const ls_group *group, const ls_reducer_p
     h->mean = calloc(second, sizeof *h->mean);
     return h->first && h->local && h->mean ? LS_OK
                                            : ls__fail(LS_ERR_MEMORY, "no memory for its buffers");
+}
+
+static size_t memory(const void *context, size_t ranks, const ls_reducer_param *params,
+                     size_t count, size_t *saved) {
+    const powersgd *h = context;
+    size_t first = 0, second = 0;
+    (void)ranks;
+    *saved = sizeof h->step;
+    for (size_t i = 0; i < count; i++) {
+        const tensor t = measure(h, &params[i], &first, &second);
+        *saved += t.n ? (t.count + t.m * h->rank) * sizeof(float) : 0;
+    }
+    return *saved + (first + 2 * second) * sizeof(float);
 }
 
 /* The number of steps, then of each matrix its error and its Q. */
@@ -291,6 +309,7 @@ ls_status ls__hook_powersgd_create(ls_reducer_hook **hook, size_t rank, uint64_t
                                 .context = h,
                                 .attach = attach,
                                 .reduce = reduce,
+                                .memory = memory,
                                 .states = states,
                                 .state = state,
                                 .destroy = destroy};

@@ -182,6 +182,18 @@ static ls_status attach(void *context, const ls_group *group, const ls_reducer_p
                : ls__fail(LS_ERR_MEMORY, "no memory for %zu pairs", h->room);
 }
 
+static size_t memory(const void *context, size_t ranks, const ls_reducer_param *params,
+                     size_t count, size_t *saved) {
+    size_t pairs = 0;
+    *saved = 0;
+    for (size_t i = 0; i < count; i++) {
+        size_t elements = ls__hook_elements(&params[i]);
+        pairs += kept(context, elements);
+        *saved += elements * sizeof(float);
+    }
+    return *saved + (1 + ranks) * pairs * sizeof(pair);
+}
+
 static size_t states(const void *context) {
     const topk *h = context;
     return h->errors.rows;
@@ -214,6 +226,7 @@ ls_status ls__hook_topk_create(ls_reducer_hook **hook, double ratio) {
                                 .context = h,
                                 .attach = attach,
                                 .reduce = reduce,
+                                .memory = memory,
                                 .states = states,
                                 .state = state,
                                 .destroy = destroy};

@@ -18,11 +18,8 @@
 #ifndef LS_REDUCER_LAYOUT_H
 #define LS_REDUCER_LAYOUT_H
 
+#include "reducer/align.h"
 #include <lockstep/reducer.h>
-
-/* Gradients begin and buckets end at multiples of this: a cache line is never written by the thread
- * that reduces one bucket and the thread that fills the next. */
-enum { LS__GRADIENT_ALIGN = 64 };
 
 /* The place of one parameter. */
 typedef struct ls__place {
