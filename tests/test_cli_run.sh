@@ -190,7 +190,7 @@ closed_stdout() {
   want_nothing_left "closed stdout" "${marker}pipe"
   timeout -k 5 20 "$lockstep" run -n 2 echo hello >/dev/full 2>"$work/err"
   code=$?
-  want_code 1 "full device"
+  want_code 3 "full device"
   want_err "No space left" "full device"
   # a reader that pauses loses nothing
   timeout -k 5 20 "$lockstep" run -n 2 seq 100000 2>"$work/err" | (sleep 1.5; cat) >"$work/out"
@@ -273,6 +273,22 @@ signals() {
   want_nothing_left "second Ctrl-C" "${marker}twice"
 }
 
+# A signal that is there before the launcher has looked for any ends it as a later one does; nothing is started.
+early_signals() {
+  local pair
+  for pair in INT:130 TERM:143 HUP:129; do
+    timeout -k 5 20 env --block-signal="${pair%:*}" sh -c 'kill -$1 $$; exec "$0" run -n 2 touch "$2"' "$lockstep" "${pair%:*}" "$work/started" \
+      >"$work/out" 2>"$work/err" </dev/null
+    code=$?
+    want_code "${pair#*:}" "early SIG${pair%:*}"
+    want_err "stopped by SIG${pair%:*}" "early SIG${pair%:*}"
+    [ ! -e "$work/started" ] || fail "early SIG${pair%:*}: ranks were started"
+  done
+  # and what a parent ignores stays ignored
+  (trap '' HUP USR1 && exec "$lockstep" run -n 1 sh -c 'kill -HUP $PPID; kill -USR1 $PPID; sleep 0.2; echo through') >"$work/out" 2>"$work/err"
+  want_out through "nohup"
+}
+
 killed_launcher() {
   start "${marker}launcher" -n 4 sh -c "$family"
   up
@@ -352,7 +368,7 @@ stopped_watcher() {
   want_nothing_left "stopped watcher" "${marker}watcher"
 }
 
-for test in exit_codes wrong_usage environment output closed_stdout first_failure killed_rank signals \
+for test in exit_codes wrong_usage environment output closed_stdout first_failure killed_rank signals early_signals \
   killed_launcher two_jobs too_few_files leftovers early_exit stopped_watcher; do
   [ $# -lt 2 ] || [ "$2" = $test ] || continue
   begin=$(now_ms)

@@ -69,6 +69,18 @@ ends "SIGTERM, the ranks are stopped" 143 4000
 job -- sh -c "$family"
 kill -HUP $pid
 ends "SIGHUP: the terminal closes" 129 4000
+job -- bash -c "$saves"
+kill -HUP $pid
+ends "SIGHUP, the ranks save and exit with 0" 0 4000
+job -- sh -c "$family"
+kill -USR1 $pid
+ends "SIGUSR1, the ranks do not handle it" 138 4000
+for number in 1 2; do
+  job -- bash -c "trap 'echo got $number; exit 0' USR$number; echo up; while :; do sleep 0.05; done"
+  kill -USR$number $pid
+  ends "SIGUSR$number, the ranks leave with 0" 0 4000
+  [ "$(grep -c "got $number" "$work/out")" = 4 ] || fail "SIGUSR$number: want it at every rank"
+done
 job -- sh -c "$family"
 kill -9 $pid
 ends "the launcher gets SIGKILL" 137 4000
@@ -119,8 +131,24 @@ echo "4 ranks wrote $lines lines each, also into files: none lost, all in order,
 [ $? = 2 ] || fail "--redirect without --log-dir"
 "$lockstep" run -n 1 --log-dir "$work/some" --tee 0:nothing true 2>"$work/err"
 [ $? = 2 ] || fail "--tee of nonsense"
-"$lockstep" run -n 2 --log-dir /proc/none -- echo here >"$work/out" 2>"$work/err" || fail "--log-dir that cannot be written: $?"
+"$lockstep" run -n 2 --log-dir /proc/none -- echo here >"$work/out" 2>"$work/err"
+[ $? = 3 ] || fail "--log-dir that cannot be written: want code 3"
 [ "$(grep -c here "$work/out")" = 2 ] && [ "$(grep -c 'cannot write' "$work/err")" = 1 ] || fail "--log-dir that cannot be written"
+
+# A disk that is full from some line on, and a pipe that nobody reads: said once, by name, and the ranks go on
+mkdir "$work/lost"
+ln -s /dev/full "$work/lost/rank-0.out"
+"$lockstep" run -n 2 --log-dir "$work/lost" -- sh -c 'echo one; sleep 0.1; echo two' >"$work/out" 2>"$work/err"
+[ $? = 3 ] || fail "full --log-dir: want code 3"
+[ "$(grep -c two "$work/out")" = 2 ] && grep -q two "$work/lost/rank-1.out" || fail "full --log-dir: the ranks do not go on"
+[ "$(cat "$work/err")" = "lockstep run: --log-dir: cannot write $work/lost/rank-0.out: No space left on device; its lines are lost there" ] ||
+  { fail "full --log-dir"; cat "$work/err"; }
+"$lockstep" run -n 2 --log-dir "$work/lost" -- sh -c '[ $RANK = 0 ] && echo one; exit 5' >"$work/out" 2>"$work/err"
+[ $? = 5 ] || fail "full --log-dir and a rank that fails: want its code"
+rm "$work/lost/rank-0.out"
+mkfifo "$work/lost/rank-0.out"
+timeout 20 "$lockstep" run -n 1 --log-dir "$work/lost" -- echo here >"$work/out" 2>"$work/err"
+[ $? = 3 ] && grep -q "cannot write $work/lost/rank-0.out" "$work/err" || fail "--log-dir with a pipe that nobody reads"
 
 # What would be started, and what runs
 "$lockstep" run -n 2 --dry-run -- no-such-program >/dev/null 2>&1

@@ -224,6 +224,17 @@ a_rank_fails() {
   says 0 "rank 1 (host $(hostname), pid " "rank 1 is killed"
 }
 
+# A folder for lines that one of the machines cannot write: all end with the code for that, and say where.
+lost_lines() {
+  mkdir "$work/full"
+  ln -s /dev/full "$work/full/rank-1.out"
+  node 0 --nnodes 2 --node-rank 0 -n 1 -- echo here
+  node 1 --nnodes 2 --node-rank 1 -n 1 --log-dir "$work/full" -- echo here
+  want_codes "lost lines" 3 0 1
+  says 1 "cannot write $work/full/rank-1.out: No space left on device" "lost lines"
+  for i in 0 1; do says $i "host $(hostname) could not write its --log-dir" "lost lines"; done
+}
+
 wait_file() {
   for _ in $(seq 200); do [ -f "$1" ] && return; sleep 0.05; done
   fail "$1 is not there"
@@ -304,7 +315,7 @@ elastic() {
   want_nothing_left elastic "$marker-elastic"
 }
 
-for test in meet meet_in_a_file stale_file wrong contradictions a_rank_fails a_launcher_dies stops restarts elastic; do
+for test in meet meet_in_a_file stale_file wrong contradictions a_rank_fails lost_lines a_launcher_dies stops restarts elastic; do
   [ $# -lt 2 ] || [ "$2" = $test ] || continue
   begin=$(now_ms)
   before=$failures

@@ -109,7 +109,9 @@ static const ls__option options[] = {
      .kind = LS__OPTION_TEXT,
      .placeholder = "DIR",
      .at = offsetof(run_settings, log_dir),
-     .help = "also write what each rank says into DIR/rank-N.out and DIR/rank-N.err"},
+     .help =
+         "also write what each rank says into DIR/rank-N.out and DIR/rank-N.err; where that fails, the "
+         "ranks go on and the exit code is 3"},
     {.name = "redirect",
      .kind = LS__OPTION_TEXT,
      .placeholder = "WHAT",
@@ -143,8 +145,8 @@ static const ls__option options[] = {
      .high = 86400,
      .fallback = TEXT_OF(LS__LAUNCH_GRACE_S),
      .help =
-         "after Ctrl-C or SIGTERM, which the ranks get too, time to finish and save until SIGKILL; a "
-         "second Ctrl-C kills at once"},
+         "after Ctrl-C, SIGTERM or SIGHUP, of which the ranks get SIGINT or SIGTERM, time to finish and "
+         "save until SIGKILL; a second Ctrl-C kills at once. SIGUSR1 and SIGUSR2 only go on to them"},
     {.name = "stop-grace", /* its name before there was one for failures */
      .kind = LS__OPTION_REAL,
      .placeholder = "SECONDS",

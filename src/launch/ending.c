@@ -106,10 +106,21 @@ double ls__job_longest_grace(const ls__launch_options *options) {
     return options->grace_s > options->fail_grace_s ? options->grace_s : options->fail_grace_s;
 }
 
+int ls__job_signal_for_ranks(int signal_number) {
+    return signal_number == SIGPIPE || signal_number == SIGHUP ? SIGTERM : signal_number;
+}
+
+void ls__job_forward(ls__launch_job *job, int signal_number) {
+    for (int i = 0; i < job->started; i++) {
+        if (job->ranks[i].pid && !job->ranks[i].exited)
+            kill(-job->ranks[i].pid, signal_number);
+    }
+}
+
 void ls__job_stop_ranks(ls__launch_job *job, int signal_number) {
     bool unread =
         signal_number == SIGPIPE; /* nobody reads what they write: no reason to wait for it */
-    int sent = unread ? SIGTERM : signal_number;
+    int sent = ls__job_signal_for_ranks(signal_number);
     uint64_t deadline = ls__deadline_ns(unread ? LS__LAUNCH_FAIL_GRACE_S : job->options->grace_s);
     job->ending = true;
     ls__job_signal_all(job, sent);

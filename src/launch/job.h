@@ -1,6 +1,7 @@
 /* The launcher's view of a running job; shared by the files of this folder only.
  *
- *   launch.c   opens and closes it: event loop, signals, output
+ *   launch.c   opens and closes it: event loop, output
+ *   signals.c  which signals it takes, and from when to when
  *   member.c   this machine's part: rounds begin and end as the meeting says
  *   meeting*.c where the launchers of all machines meet; exists on one of them, also where there is only one
  *   ranks.c    starts the ranks of a round and reads what they write
@@ -14,6 +15,7 @@
 #include "launch/lines.h"
 #include "launch/outcome.h"
 #include "launch/plan.h"
+#include "launch/signals.h"
 #include "launch/watcher.h"
 #include <stdint.h>
 #include <uv.h>
@@ -55,7 +57,7 @@ struct ls__launch_job {
     const ls__launch_options *options;
     const char *command, *path;
     uv_loop_t loop;
-    uv_signal_t signals[4];
+    ls__signals signals;
     uv_timer_t tick;
     int tick_ms; /* 0: it does not run */
     bool paused, closing;
@@ -86,7 +88,7 @@ struct ls__launch_job {
     uint64_t started_ns;
     uint64_t terminate_ns, kill_ns; /* 0: not planned */
     uint64_t monitor_ns;            /* the next table */
-    bool log_failed; /* a file of --log-dir could not be written, and that was said */
+    bool lost_lines; /* a file of --log-dir could not be written, and that was said */
 };
 
 /* launch.c: called after everything that happened */
@@ -104,6 +106,11 @@ void ls__job_pause_reading(ls__launch_job *job, bool pause);
 void ls__job_rank_exited(ls__rank *rank);
 /* The ranks are to finish and leave: the signal, and after the grace SIGKILL. */
 void ls__job_stop_ranks(ls__launch_job *job, int signal_number);
+/* What the ranks get where the launcher got `signal_number`: a terminal that closes is as good a reason to save and
+ * leave as SIGTERM is, and they know that one. */
+int ls__job_signal_for_ranks(int signal_number);
+/* One that means something to the ranks and nothing to the launcher. */
+void ls__job_forward(ls__launch_job *job, int signal_number);
 /* They are to end now: others, whom they wait for, are gone. */
 void ls__job_end_ranks(ls__launch_job *job);
 /* The user asks again: at once, and without the rest of their output. */

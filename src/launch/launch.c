@@ -61,8 +61,7 @@ static void cut_streams(ls__launch_job *job) {
 static void close_job(ls__launch_job *job) {
     job->closing = true;
     uv_close((uv_handle_t *)&job->tick, NULL);
-    for (size_t i = 0; i < sizeof job->signals / sizeof job->signals[0]; i++)
-        uv_close((uv_handle_t *)&job->signals[i], NULL);
+    ls__signals_close(&job->signals);
 }
 
 static void on_tick(uv_timer_t *timer) {
@@ -119,6 +118,8 @@ static void on_signal(uv_signal_t *handle, int signal_number) {
     ls__launch_job *job = handle->data;
     if (signal_number == SIGCHLD)
         ls__job_reap(job);
+    else if (signal_number == SIGUSR1 || signal_number == SIGUSR2)
+        ls__job_forward(job, signal_number);
     else
         ls__member_signal(job, signal_number);
     ls__job_settle(job);
@@ -133,21 +134,12 @@ const char *ls__launch_self(void) {
 /* --- opening and closing --------------------------------------------------------------------------- */
 
 static ls_status open_loop(ls__launch_job *job) {
-    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGCHLD};
-    struct sigaction hangup;
-    sigaction(SIGHUP, NULL, &hangup);
     int error = uv_loop_init(&job->loop);
     if (error)
         return ls__fail(LS_ERR_SYSTEM, "cannot make an event loop: %s", uv_strerror(error));
     uv_timer_init(&job->loop, &job->tick);
     job->tick.data = job;
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
-        uv_signal_init(&job->loop, &job->signals[i]);
-        job->signals[i].data = job;
-        /* nohup stays nohup */
-        if (numbers[i] != SIGHUP || hangup.sa_handler != SIG_IGN)
-            uv_signal_start(&job->signals[i], on_signal, numbers[i]);
-    }
+    ls__signals_open(&job->signals, &job->loop, on_signal, job);
     return LS_OK;
 }
 
@@ -210,6 +202,7 @@ static ls_status run_job(ls__launch_job *job) {
         snprintf(job->error, sizeof job->error, "%s", ls_error_text());
         close_job(job);
     }
+    uv_run(&job->loop, UV_RUN_NOWAIT); /* a signal that came before comes before the ranks */
     ls__job_settle(job);
     uv_run(&job->loop, UV_RUN_DEFAULT);
     ls__member_close(job);
@@ -231,23 +224,9 @@ static ls__launch_options with_defaults(const ls__launch_options *given) {
     return options;
 }
 
-ls_status ls__launch(const ls__launch_options *given, int *exit_code) {
-    const ls__launch_options filled = with_defaults(given), *options = &filled;
-    *exit_code = LS__EXIT_FAILURE;
-    LS_TRY(ls__launch_check(options));
-    double stopped_s;
-    LS_TRY(ls__heartbeat_limit(0, &stopped_s));
-    char *path =
-        ls__program_find(options->program ? options->program : options->argv[0], exit_code);
-    if (!path)
-        return LS_ERR_ARGUMENT;
-    ls__file_fill_standard();
-    fflush(stdout);
-    ls_status status = reserve_files(options);
-    if (status != LS_OK) {
-        free(path);
-        return status;
-    }
+/* The job from end to end; what this process did with SIGPIPE and orphans, it does again when that is over. */
+static ls_status launch_program(const ls__launch_options *options, const char *path,
+                                double stopped_s, int *exit_code) {
     struct sigaction ignore = {.sa_handler = SIG_IGN}, before;
     sigaction(SIGPIPE, &ignore, &before);
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
@@ -263,13 +242,39 @@ ls_status ls__launch(const ls__launch_options *given, int *exit_code) {
         .first_failure = -1,
         .code = LS__EXIT_FAILURE,
     };
-    status = open_job(&job);
+    ls_status status = open_job(&job);
     if (status == LS_OK)
         status = run_job(&job);
     *exit_code = status == LS_OK ? job.code : LS__EXIT_FAILURE;
     free_job(&job);
-    free(path);
     sigaction(SIGPIPE, &before, NULL);
     prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
+    return status;
+}
+
+static ls_status launch(const ls__launch_options *options, int *exit_code) {
+    double stopped_s;
+    LS_TRY(ls__launch_check(options));
+    LS_TRY(ls__heartbeat_limit(0, &stopped_s));
+    char *path =
+        ls__program_find(options->program ? options->program : options->argv[0], exit_code);
+    if (!path)
+        return LS_ERR_ARGUMENT;
+    ls__file_fill_standard();
+    fflush(stdout);
+    ls_status status = reserve_files(options);
+    if (status == LS_OK)
+        status = launch_program(options, path, stopped_s, exit_code);
+    free(path);
+    return status;
+}
+
+ls_status ls__launch(const ls__launch_options *given, int *exit_code) {
+    const ls__launch_options options = with_defaults(given);
+    sigset_t before;
+    *exit_code = LS__EXIT_FAILURE;
+    ls__signals_hold(&before);
+    ls_status status = launch(&options, exit_code);
+    ls__signals_release(&before, status == LS_OK);
     return status;
 }

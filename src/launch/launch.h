@@ -76,8 +76,8 @@ bool ls__launch_meets(const ls__launch_options *options);
 
 /* Runs the job to its end; *exit_code is what the command should return: 0, the code of the first
  * rank that failed (128 + signal where it was killed), 128 + signal where the launcher was stopped (0 where
- * that was SIGTERM and all ranks left with 0), 4 where machines are missing, 127 or 126 where the program cannot
- * be found or executed. The report of a failure was printed on
+ * that was SIGTERM or SIGHUP and all ranks left with 0), 4 where machines are missing, 3 where stdout or a file of
+ * log_dir could not be written, 127 or 126 where the program cannot be found or executed. The report of a failure was printed on
  * stderr. An error status means that the job could not be started. Uses the process's signal
  * handlers, stdin, stdout and stderr: one launch at a time, from the main thread. */
 ls_status ls__launch(const ls__launch_options *options, int *exit_code);

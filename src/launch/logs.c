@@ -148,48 +148,65 @@ static bool is_wanted(const ls__launch_options *options, int rank, int stream) {
     return names(options->redirect, rank, stream) || names(options->tee, rank, stream);
 }
 
-static void complain(ls__launch_job *job, const char *what, int error_number) {
-    if (!job->log_failed)
-        fprintf(stderr, "%s: --log-dir %s: cannot write %s: %s; its lines are lost there\n",
-                job->command, job->options->log_dir, what, strerror(error_number));
-    job->log_failed = true;
+/* DIR/rank-N.out; false: too long. */
+static bool path_of(const ls__stream *stream, char *path, size_t bytes) {
+    const ls__rank *rank = stream->rank;
+    char round[32] = "";
+    if (rank->job->plan.round > 1)
+        snprintf(round, sizeof round, ".round-%d", rank->job->plan.round);
+    return snprintf(path, bytes, "%s/rank-%d%s.%s", rank->job->options->log_dir, rank->number,
+                    round, stream == &rank->streams[LS__STDOUT] ? "out" : "err") < (int)bytes;
 }
 
-void ls__logs_open(ls__launch_job *job, ls__sink *file, int rank, int stream) {
-    char path[4096], round[32] = "";
-    *file = (ls__sink){.fd = -1};
-    if (!is_wanted(job->options, rank, stream))
+static void complain(const ls__stream *stream, int error_number) {
+    ls__launch_job *job = stream->rank->job;
+    char path[4096];
+    path_of(stream, path, sizeof path);
+    if (!job->lost_lines)
+        fprintf(stderr, "%s: --log-dir: cannot write %s: %s; its lines are lost there\n",
+                job->command, path, strerror(error_number));
+    job->lost_lines = true;
+}
+
+void ls__logs_open(ls__stream *stream) {
+    const ls__rank *rank = stream->rank;
+    const ls__launch_options *options = rank->job->options;
+    char path[4096];
+    stream->file = (ls__sink){.fd = -1};
+    if (!is_wanted(options, rank->number,
+                   stream == &rank->streams[LS__STDOUT] ? LS__STDOUT : LS__STDERR))
         return;
-    if (job->plan.round > 1)
-        snprintf(round, sizeof round, ".round-%d", job->plan.round);
-    int n = snprintf(path, sizeof path, "%s/rank-%d%s.%s", job->options->log_dir, rank, round,
-                     stream == LS__STDOUT ? "out" : "err");
-    if (mkdir(job->options->log_dir, 0777) != 0 && errno != EEXIST) {
-        complain(job, "the folder", errno);
+    bool fits = path_of(stream, path, sizeof path);
+    if (!fits || (mkdir(options->log_dir, 0777) != 0 && errno != EEXIST)) {
+        complain(stream, fits ? errno : ENAMETOOLONG);
         return;
     }
-    int fd = n < (int)sizeof path ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : -1;
+    /* a pipe that nobody reads is not waited for */
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666);
     if (fd < 0)
-        complain(job, path, n < (int)sizeof path ? errno : ENAMETOOLONG);
+        complain(stream, errno);
     else
-        ls__sink_open(file, fd);
+        ls__sink_open(&stream->file, fd);
 }
 
-void ls__logs_write(ls__launch_job *job, ls__sink *file, const char *data, size_t bytes) {
-    if (file->fd < 0)
+void ls__logs_write(ls__stream *stream, const char *data, size_t bytes) {
+    if (stream->file.fd < 0)
         return;
-    ls__sink_put(file, data, bytes);
-    ls__sink_flush(file);
-    if (!file->error)
-        return;
-    complain(job, "a file", file->error);
-    ls__logs_close(file);
+    ls__sink_put(&stream->file, data, bytes);
+    ls__sink_flush(&stream->file);
+    if (stream->file.error)
+        ls__logs_close(stream);
 }
 
-void ls__logs_close(ls__sink *file) {
+void ls__logs_close(ls__stream *stream) {
+    ls__sink *file = &stream->file;
     if (file->fd < 0)
         return;
     ls__sink_flush(file);
-    close(file->fd);
+    int error_number = file->error ? file->error : ls__sink_waiting(file) ? EAGAIN : 0;
+    if (close(file->fd) != 0 && !error_number) /* some file systems say it only now */
+        error_number = errno;
+    if (error_number)
+        complain(stream, error_number);
     ls__sink_close(file);
 }

@@ -15,9 +15,10 @@ void ls__logs_begin(const ls__launch_job *job);
 /* This stream goes into its file only. */
 bool ls__logs_redirects(const ls__launch_options *options, int rank, int stream);
 
-/* A file that cannot be written costs its lines, not the job: said once. */
-void ls__logs_open(ls__launch_job *job, ls__sink *file, int rank, int stream);
-void ls__logs_write(ls__launch_job *job, ls__sink *file, const char *data, size_t bytes);
-void ls__logs_close(ls__sink *file);
+/* The stream's file. One that cannot be written costs its lines, which is said once and makes a success a failure (exit
+ * code 3), but does not end the ranks. */
+void ls__logs_open(ls__stream *stream);
+void ls__logs_write(ls__stream *stream, const char *data, size_t bytes);
+void ls__logs_close(ls__stream *stream);
 
 #endif

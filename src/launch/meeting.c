@@ -86,7 +86,7 @@ static void give(ls__meeting *m, ls__order order) {
         start_round(m);
     } else if (order == LS__ORDER_AGREE) {
         json_t *message = ls__wire_make("stop");
-        ls__wire_put_number(message, "signal", signal_number == SIGPIPE ? SIGTERM : signal_number);
+        ls__wire_put_number(message, "signal", ls__job_signal_for_ranks(signal_number));
         ls__nodes_tell(m, message);
         ls__job_stop_ranks(job, signal_number);
     } else if (order == LS__ORDER_END) {
@@ -227,6 +227,7 @@ static bool all_done(const ls__launch_job *job) {
 
 void ls__meeting_ended(ls__launch_job *job) {
     ls__node *n = &job->meeting->node[0];
+    n->lost_lines = job->lost_lines;
     if (job->first_failure >= 0) { /* a likelier one may have ended a moment later */
         const ls__rank *rank = &job->ranks[job->first_failure];
         n->first = rank->number;

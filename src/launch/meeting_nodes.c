@@ -165,6 +165,7 @@ static void take_ended(ls__node *n, const json_t *message) {
     json_decref(n->ends);
     n->ends = json_incref((json_t *)message);
     n->ended_ns = ls__now_ns();
+    n->lost_lines = ls__wire_number(message, "lost_lines", 0, 1);
     if (n->first >= 0) /* a likelier one may have ended a moment after it was told of */
         take_first(n, message);
     ls__node_release_cause(n);
@@ -174,7 +175,7 @@ static void take_ended(ls__node *n, const json_t *message) {
 static void take_leave(ls__node *n, const json_t *message) {
     ls__meeting *m = n->meeting;
     int signal_number = ls__wire_signal(message);
-    if (signal_number == SIGTERM && ls__rounds_is_elastic(&m->rounds))
+    if (ls__signal_asks(signal_number) && ls__rounds_is_elastic(&m->rounds))
         ls__rounds_leave(&m->rounds, n->index);
     else
         ls__rounds_signal(&m->rounds, signal_number == SIGPIPE ? SIGTERM : signal_number);

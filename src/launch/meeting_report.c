@@ -47,6 +47,8 @@ static ls_status collect(ls__meeting *m, ls__outcome *o) {
     }
     for (int i = 0; i < m->rounds.members; i++) {
         const ls__node *n = &m->node[m->rounds.member[i]];
+        if (n->lost_lines)
+            snprintf(o->lost_lines, sizeof o->lost_lines, "%s", n->host);
         for (int r = n->first_rank; r < n->first_rank + n->ranks; r++) {
             o->end[r].number = r;
             if (m->rendezvous)

@@ -31,7 +31,8 @@ typedef struct ls__node {
     int first;         /* rank of its first failure, -1: none */
     bool consequence;  /* of another rank's end, as that rank says: ls__end_is_consequence */
     uint64_t failed_ns;
-    bool held; /* a consequence: what of, is waited for */
+    bool lost_lines; /* of its --log-dir */
+    bool held;       /* a consequence: what of, is waited for */
 } ls__node;
 
 struct ls__meeting {

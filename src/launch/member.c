@@ -229,12 +229,14 @@ void ls__member_round_over(ls__launch_job *job) {
         ls__meeting_ended(job);
         return;
     }
-    bool leaves = job->signal == SIGTERM && is_elastic(job->options);
+    bool leaves = ls__signal_asks(job->signal) && is_elastic(job->options);
     bool well = all_left_well(job);
     ls__link_send(m->link, ls__wire_from_ends(job));
     ls__job_free_ranks(job);
     if (leaves && m->link)
-        ls__member_over(job, well ? LS__EXIT_OK : LS__EXIT_SIGNAL + SIGTERM);
+        ls__member_over(job, !well             ? LS__EXIT_SIGNAL + job->signal
+                             : job->lost_lines ? LS__EXIT_INPUT
+                                               : LS__EXIT_OK);
     else if (!m->link)
         call_again(m);
 }

@@ -35,7 +35,9 @@ typedef struct ls__outcome {
     int first_failure;         /* rank, -1: none */
     int stop_signal;           /* the launcher was told to stop */
     int write_error;           /* errno: output could not be written */
-    bool line_open;            /* a progress line stands on stderr */
+    char
+        lost_lines[LS__FLIGHT_NAME_BYTES]; /* host whose --log-dir could not be written; "": none */
+    bool line_open;                        /* a progress line stands on stderr */
     uint64_t started_ns;
     char missing[400]; /* LS__WHY_LOST, LS__WHY_FEW: who, for people */
 } ls__outcome;
@@ -48,6 +50,8 @@ bool ls__end_is_consequence(int signal_number, int exit_code);
 /* --- report.c --- */
 
 const char *ls__signal_name(int signal_number); /* "SIGKILL" */
+/* It asks the ranks to finish what they do, save and leave: ends with code 0 are no failure then. */
+bool ls__signal_asks(int signal_number);
 /* What the command returns. */
 int ls__outcome_exit_code(const ls__outcome *outcome);
 /* On stderr; silent after success. */

@@ -36,7 +36,7 @@ static void free_set(rank_set *set) {
     for (int i = 0; i < set->count; i++) {
         for (int s = 0; s < LS__STREAMS; s++) {
             ls__lines_close(&set->rank[i].streams[s].lines);
-            ls__logs_close(&set->rank[i].streams[s].file);
+            ls__logs_close(&set->rank[i].streams[s]);
         }
     }
     free(set);
@@ -90,7 +90,7 @@ void ls__stream_finish(ls__stream *stream) {
         return;
     stream->open = false;
     ls__lines_finish(&stream->lines);
-    ls__logs_close(&stream->file);
+    ls__logs_close(stream);
     uv_close((uv_handle_t *)&stream->pipe, on_pipe_closed);
 }
 
@@ -106,7 +106,7 @@ static void on_read(uv_stream_t *pipe, ssize_t bytes, const uv_buf_t *buffer) {
     ls__launch_job *job = stream->rank->job;
     if (bytes > 0) {
         ls__lines_feed(&stream->lines, buffer->base, (size_t)bytes);
-        ls__logs_write(job, &stream->file, buffer->base, (size_t)bytes);
+        ls__logs_write(stream, buffer->base, (size_t)bytes);
         stream->rank->cut_ns = ls__deadline_ns(LS__CUT_S);
     } else if (bytes < 0 && bytes != UV_ENOBUFS) {
         ls__stream_finish(stream);
@@ -172,7 +172,7 @@ static void open_lines(ls__rank *rank, int s) {
     ls__lines_mode mode = LS__LINES_WHOLE;
     char prefix[LS__PREFIX_BYTES];
     rank_prefix(job, rank->number, s == LS__STDOUT ? STDOUT_FILENO : STDERR_FILENO, prefix);
-    ls__logs_open(job, &stream->file, rank->number, s);
+    ls__logs_open(stream);
     if (ls__logs_redirects(job->options, rank->number, s))
         mode = LS__LINES_KEEP;
     /* nobody else's lines can come in between: prompts and progress lines appear at once */

@@ -50,6 +50,10 @@ static bool lost_output(const ls__outcome *o) {
     return o->stop_signal == SIGPIPE && o->write_error != EPIPE;
 }
 
+bool ls__signal_asks(int signal_number) {
+    return signal_number == SIGTERM || signal_number == SIGHUP;
+}
+
 /* All of them did what SIGTERM asks for: they finished what they did, saved and left. */
 static bool all_left_well(const ls__outcome *o) {
     for (int i = 0; i < o->ranks; i++) {
@@ -63,12 +67,12 @@ int ls__outcome_exit_code(const ls__outcome *o) {
     if (o->first_failure >= 0)
         return code_of(&o->end[o->first_failure]);
     if (lost_output(o))
-        return LS__EXIT_FAILURE;
-    if (o->stop_signal == SIGTERM && all_left_well(o))
-        return LS__EXIT_OK;
-    if (o->stop_signal)
+        return LS__EXIT_INPUT;
+    if (o->stop_signal && !(ls__signal_asks(o->stop_signal) && all_left_well(o)))
         return LS__EXIT_SIGNAL + o->stop_signal;
-    return o->why == LS__WHY_LOST || o->why == LS__WHY_FEW ? LS__EXIT_RANKS : LS__EXIT_OK;
+    if (o->why == LS__WHY_LOST || o->why == LS__WHY_FEW)
+        return LS__EXIT_RANKS;
+    return *o->lost_lines ? LS__EXIT_INPUT : LS__EXIT_OK;
 }
 
 static double seconds_of(const ls__outcome *o, const ls__end *rank) {
@@ -226,12 +230,15 @@ static void summarize_failure(const ls__outcome *o, char *text, size_t bytes) {
 }
 
 void ls__outcome_summary(const ls__outcome *o, char *text, size_t bytes) {
+    text[0] = '\0';
     if (o->first_failure >= 0) {
         summarize_failure(o, text, bytes);
     } else if (o->stop_signal) {
         snprintf(text, bytes, "stopped by %s", ls__signal_name(o->stop_signal));
-    } else {
+    } else if (*o->missing) {
         snprintf(text, bytes, "%s", o->missing);
+    } else if (*o->lost_lines) {
+        snprintf(text, bytes, "host %s could not write its --log-dir", o->lost_lines);
     }
 }
 
@@ -348,6 +355,10 @@ void ls__outcome_report(const ls__outcome *o) {
         fprintf(stderr, "%s: %s\n", o->command, o->missing);
     } else if (o->options->rank0_speaks && !o->stop_signal) {
         print_kept(o);
+    } else if (o->nodes > 1 && *o->lost_lines && !o->stop_signal) {
+        char why[160];
+        ls__outcome_summary(o, why, sizeof why);
+        fprintf(stderr, "%s: %s\n", o->command, why);
     }
     ls__diagnosis_free(d);
 }

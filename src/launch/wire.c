@@ -141,6 +141,7 @@ json_t *ls__wire_from_ends(const ls__launch_job *job) {
     json_t *message = ls__wire_make("ended"), *list = json_array();
     uint64_t now = ls__now_ns();
     ls__wire_put_number(message, "round", job->plan.round);
+    ls__wire_put_number(message, "lost_lines", job->lost_lines);
     if (job->first_failure >=
         0) { /* as it is seen now: a likelier one may have ended a moment later */
         const ls__rank *first = &job->ranks[job->first_failure];
