@@ -339,6 +339,41 @@ leftovers() {
   [ "$(grep -c through "$work/out")" = 2 ] || fail "last words of a rank's children are lost"
 }
 
+# Who left the rank's process group ends with the ranks too: setsid, a daemon, one that has forgotten its environment,
+# however the rank ends; as long as a rank runs, they do.
+daemons() {
+  local daemon='sleep 100; :' begin
+  begin=$(now_ms)
+  run -n 2 sh -c 'setsid sh -c "$1" "$0" & exit 0' "${marker}session" "$daemon"
+  want_code 0 "setsid"
+  [ $(($(now_ms) - begin)) -le 3000 ] || fail "setsid: too slow"
+  want_nothing_left "setsid" "${marker}session"
+  run -n 2 sh -c '(setsid sh -c "$1" "$0" >/dev/null 2>&1 </dev/null &) ; (env -i setsid sh -c "sh -c \"$1\" & $1" "$0" &); exit 7' "${marker}daemon" "$daemon"
+  want_code 7 "daemons"
+  want_nothing_left "daemons" "${marker}daemon"
+  start "${marker}served" -n 2 sh -c '(setsid sh -c "sleep 100; :" "$0" >/dev/null 2>&1 &); sleep 1; echo $(pgrep -fc "^sh -c sleep 100; : $0"); echo up; sleep 100'
+  wait_for up "$work/out"
+  sleep 0.1
+  kill -TERM $job
+  ends "daemons of ranks that are stopped" 3000
+  want_out " 2" "daemons live as long as a rank does"
+  want_nothing_left "daemons of ranks that are stopped" "${marker}served"
+  run -n 1 --max-restarts 1 sh -c '(setsid sh -c "sleep 100; :" "$0" >/dev/null 2>&1 &); [ $LOCKSTEP_ROUND = 2 ] || exit 3
+    sleep 0.1; echo left $(pgrep -fc "^sh -c sleep 100; : $0")' "${marker}rounds"
+  want_code 0 "daemons of a round"
+  want_out "left 1" "daemons of a round: gone with it"
+  want_nothing_left "daemons of a round" "${marker}rounds"
+  run -n 1 sh -c 'for i in 1 2 3; do (setsid true &); done; sleep 0.3; echo zombies $(ps --ppid $PPID -o stat= | grep -c Z)'
+  want_out "zombies 0" "daemons that end before the ranks"
+  # a child that the launcher had before it was one is not its rank's, nor is what that leaves behind
+  sh -c 'sh -c "sleep 100; :" "$1-child" & sh -c "sh -c \"sleep 100; :\" $1-orphan & sleep 0.3" &
+    exec "$0" run -n 1 sh -c "(setsid sh -c \"sleep 100; :\" $1-daemon >/dev/null 2>&1 &); sleep 0.6"' \
+    "$lockstep" "$work/own" >"$work/out" 2>"$work/err" </dev/null || fail "children of its own: exit code $?"
+  want_nothing_left "children of its own: the daemon of a rank" "$work/own-daemon\$"
+  [ "$(pgrep -fc "$work/own-child\$")" = 1 ] || fail "children of its own: its child was killed"
+  [ "$(pgrep -fc "$work/own-orphan\$")" = 1 ] || fail "children of its own: the orphan of its child was killed"
+}
+
 # A rank that ends before it joined: the others do not wait for it, in whatever order.
 early_exit() {
   local rank transport transports=shm
@@ -369,7 +404,7 @@ stopped_watcher() {
 }
 
 for test in exit_codes wrong_usage environment output closed_stdout first_failure killed_rank signals early_signals \
-  killed_launcher two_jobs too_few_files leftovers early_exit stopped_watcher; do
+  killed_launcher two_jobs too_few_files leftovers daemons early_exit stopped_watcher; do
   [ $# -lt 2 ] || [ "$2" = $test ] || continue
   begin=$(now_ms)
   before=$failures

@@ -164,7 +164,7 @@ bool ls__job_meet_deadlines(ls__launch_job *job) {
         waiting |= meet_rank_deadlines(&job->ranks[i], now);
     waiting |= ls__stopped_meet(job, now);
     if (job->running == 0)
-        return waiting;
+        return ls__orphans_meet(job, now) || waiting;
     if (job->kill_ns && now >= job->kill_ns) {
         ls__job_signal_all(job, SIGKILL);
     } else if (job->terminate_ns && now >= job->terminate_ns) {

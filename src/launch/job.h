@@ -13,6 +13,7 @@
 #include "comm/board.h"
 #include "launch/launch.h"
 #include "launch/lines.h"
+#include "launch/orphans.h"
 #include "launch/outcome.h"
 #include "launch/plan.h"
 #include "launch/signals.h"
@@ -65,6 +66,7 @@ struct ls__launch_job {
     ls__sink sinks[LS__STREAMS];
     ls__sink *error_sink; /* where stderr goes: the sink of stdout when both are the same file */
     ls__watcher watcher;
+    ls__orphans orphans;
     int signal;      /* the launcher was told to stop; SIGPIPE: nobody reads stdout any more */
     int write_error; /* errno: output could not be written */
     bool over;       /* nothing more will begin: `code` is what the command returns */

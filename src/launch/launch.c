@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/auxv.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -116,12 +115,14 @@ void ls__job_settle(ls__launch_job *job) {
 
 static void on_signal(uv_signal_t *handle, int signal_number) {
     ls__launch_job *job = handle->data;
-    if (signal_number == SIGCHLD)
+    if (signal_number == SIGCHLD) {
         ls__job_reap(job);
-    else if (signal_number == SIGUSR1 || signal_number == SIGUSR2)
+        ls__orphans_reap(job);
+    } else if (signal_number == SIGUSR1 || signal_number == SIGUSR2) {
         ls__job_forward(job, signal_number);
-    else
+    } else {
         ls__member_signal(job, signal_number);
+    }
     ls__job_settle(job);
 }
 
@@ -183,6 +184,7 @@ static ls_status open_job(ls__launch_job *job) {
     ls__sink_open(&job->sinks[LS__STDERR], STDERR_FILENO);
     job->error_sink = ls__sink_same(STDOUT_FILENO, STDERR_FILENO) ? &job->sinks[LS__STDOUT]
                                                                   : &job->sinks[LS__STDERR];
+    LS_TRY(ls__orphans_open(&job->orphans));
     return ls__watcher_start(&job->watcher, job->options->ranks);
 }
 
@@ -191,6 +193,7 @@ static void free_job(ls__launch_job *job) {
     for (int s = 0; s < LS__STREAMS; s++)
         ls__sink_close(&job->sinks[s]);
     ls__watcher_stop(&job->watcher);
+    ls__orphans_close(&job->orphans);
 }
 
 /* From the first call of the other launchers, or the start of the ranks, to the end. */
@@ -229,7 +232,6 @@ static ls_status launch_program(const ls__launch_options *options, const char *p
                                 double stopped_s, int *exit_code) {
     struct sigaction ignore = {.sa_handler = SIG_IGN}, before;
     sigaction(SIGPIPE, &ignore, &before);
-    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
     ls__launch_job job = {
         .options = options,
         .command = options->command,
@@ -248,7 +250,6 @@ static ls_status launch_program(const ls__launch_options *options, const char *p
     *exit_code = status == LS_OK ? job.code : LS__EXIT_FAILURE;
     free_job(&job);
     sigaction(SIGPIPE, &before, NULL);
-    prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
     return status;
 }
 

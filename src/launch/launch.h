@@ -1,5 +1,6 @@
 /* Starts a program as ranks, on this machine or together with the launchers of others, watches them, and leaves
- * nothing behind.
+ * nothing behind: neither ranks nor what they have started (orphans.c). Children that the process of the launcher has
+ * besides are not touched.
  *
  * Each rank leads a session and process group of its own, so that signals reach its children too; the kernel ends
  * it when the launcher dies. A watcher process (watcher.c) ends all of them when the launcher is killed

@@ -186,6 +186,7 @@ void ls__member_start(ls__launch_job *job, const ls__plan *plan) {
     job->first_failure = -1;
     job->running = 0;
     job->terminate_ns = job->kill_ns = 0;
+    ls__orphans_begin(&job->orphans);
     ls_status status = plan->ranks ? ls__job_start_ranks(job) : LS_ERR_SYSTEM;
     if (job->plan.listener >= 0)
         close(job->plan.listener); /* rank 0 has it */
