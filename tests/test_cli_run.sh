@@ -159,6 +159,18 @@ environment() {
   want_out "tcp none" "LOCKSTEP_TRANSPORT"
   LOCKSTEP_TRANSPORT=tpc run -n 1 true
   want_code 2 "LOCKSTEP_TRANSPORT"
+  # a bad value is refused by name, whether or not this job would use it
+  for variable in LOCKSTEP_TIMEOUT=abc LOCKSTEP_HEARTBEAT=no LOCKSTEP_STREAMS=9 LOCKSTEP_ALGORITHM=ring LOCKSTEP_CPU=avx1024 \
+    LOCKSTEP_MPI=intel LOCKSTEP_TRANSPORT=tpc; do
+    for how in "" --dry-run; do
+      # shellcheck disable=SC2086
+      (export "${variable?}"; run -n 1 --transport shm $how true; exit $code)
+      code=$?
+      want_code 2 "$variable $how"
+      want_err "${variable%=*}" "$variable $how"
+      want_err "${variable#*=}" "$variable $how"
+    done
+  done
   echo for-rank-0 | timeout 10 "$lockstep" run -n 2 cat >"$work/out"
   [ "$(cat "$work/out")" = "[rank 0] for-rank-0" ] || fail "stdin belongs to rank 0"
 }

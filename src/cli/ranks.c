@@ -3,6 +3,7 @@
 
 #include "comm/started_by.h"
 #include "comm/transport.h"
+#include "comm/variables.h"
 #include "launch/binding.h"
 #include "launch/launch.h"
 #include <errno.h>
@@ -29,19 +30,14 @@ bool ls__ranks_parse(const char *text, int64_t *ranks, const char **why) {
     return true;
 }
 
-/* A variable that is set but empty counts as not set (docs/environment.md). */
-static bool is_set(const char *name) {
-    const char *value = getenv(name);
-    return value && *value;
-}
-
 bool ls__is_rank(void) {
-    return is_set("RANK") || is_set("LOCKSTEP_MPI") || ls__mpi_launcher() || ls__started_by_slurm();
+    return ls__variable("RANK") || ls__variable("LOCKSTEP_MPI") || ls__mpi_launcher() ||
+           ls__started_by_slurm();
 }
 
 bool ls__transport_choose(const ls__command *command, bool given, int *transport) {
-    const char *variable = getenv("LOCKSTEP_TRANSPORT");
-    if (given || !variable || !*variable || ls__is_rank())
+    const char *variable = ls__variable("LOCKSTEP_TRANSPORT");
+    if (given || !variable || ls__is_rank())
         return true;
     bool tcp = strcmp(variable, "tcp") == 0;
     if (!tcp && strcmp(variable, "shm") != 0) {

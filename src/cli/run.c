@@ -187,7 +187,7 @@ static const ls__command command = {
         "Starts PROGRAM as N ranks on this machine, or on each of several. Each finds RANK, WORLD_SIZE, LOCAL_RANK, "
         "MASTER_ADDR and the like in its environment, as under torchrun, and programs that "
         "use Lockstep meet through shared memory, on one machine without any port. The first rank that "
-        "fails ends the job and is reported with its last lines; nothing is left running, "
+        "fails ends the job and is reported with its last lines; no rank is left running, "
         "whatever happens to the launcher.",
     .options = options,
     .option_count = sizeof options / sizeof options[0],

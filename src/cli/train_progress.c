@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "cli/train.h"
+#include "comm/variables.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -22,7 +23,7 @@ ls_status ls__progress_open(ls__progress_line **out, const ls__train *train) {
     if (!p)
         return ls__fail(LS_ERR_MEMORY, "progress: out of memory");
     /* Under a launcher stderr is a pipe; it says so when its own is a terminal. */
-    p->terminal = isatty(STDERR_FILENO) || getenv("LOCKSTEP_TERMINAL");
+    p->terminal = isatty(STDERR_FILENO) || ls__variable("LOCKSTEP_TERMINAL");
     p->shown_ns = ls__now_ns();
     if (!train->settings->format) {
         printf(

@@ -31,21 +31,15 @@ struct ls_job {
 
 /* --- reading variables ------------------------------------------------------------------------- */
 
-static ls_status read_algorithm(ls__job_place *place) {
-    const char *text = ls__variable("LOCKSTEP_ALGORITHM");
-    if (!text || ls__algorithm_find(text, &place->algorithm))
-        return LS_OK;
-    return ls__fail(LS_ERR_ARGUMENT,
-                    "LOCKSTEP_ALGORITHM is '%s', want auto, one-shot, pairwise or flat", text);
-}
-
 /* How a rank reaches other machines. */
 static ls_status read_network(ls__job_place *place, int streams) {
     place->streams = streams;
     place->interface = ls__variable("LOCKSTEP_INTERFACE");
     place->cost_table = ls__variable("LOCKSTEP_COST_TABLE");
     place->streams_given = ls__variable("LOCKSTEP_STREAMS") != NULL;
-    LS_TRY(read_algorithm(place));
+    const char *algorithm = ls__variable("LOCKSTEP_ALGORITHM");
+    if (algorithm)
+        (void)ls__algorithm_find(algorithm, &place->algorithm);
     return place->streams_given ? ls__variable_integer("LOCKSTEP_STREAMS", 1, 8, &place->streams)
                                 : LS_OK;
 }
@@ -111,24 +105,19 @@ enum { TCP_STREAMS = 1, MPI_STREAMS = 2 };
 
 typedef enum choice { SELF, SHM, TCP, MPI } choice;
 
-static ls_status choose(choice *chosen) {
+static choice choose(void) {
     static const char *const names[] = {
         [SELF] = "self", [SHM] = "shm", [TCP] = "tcp", [MPI] = "mpi"};
     const char *forced = ls__variable("LOCKSTEP_TRANSPORT");
-    if (forced) {
-        for (choice c = SHM; c <= MPI; c++)
-            if (strcmp(forced, names[c]) == 0)
-                return (*chosen = c, LS_OK);
-        return ls__fail(LS_ERR_ARGUMENT, "LOCKSTEP_TRANSPORT is '%s', want shm, tcp or mpi",
-                        forced);
+    for (choice c = SHM; forced && c <= MPI; c++) {
+        if (strcmp(forced, names[c]) == 0)
+            return c;
     }
     if (ls__variable("LOCKSTEP_SHM_FD"))
-        *chosen = SHM;
-    else if (ls__variable("RANK") || ls__variable("WORLD_SIZE") || ls__started_by_slurm())
-        *chosen = TCP;
-    else
-        *chosen = ls__mpi_launcher() || ls__variable("LOCKSTEP_MPI") ? MPI : SELF;
-    return LS_OK;
+        return SHM;
+    if (ls__variable("RANK") || ls__variable("WORLD_SIZE") || ls__started_by_slurm())
+        return TCP;
+    return ls__mpi_launcher() || ls__variable("LOCKSTEP_MPI") ? MPI : SELF;
 }
 
 /* LOCKSTEP_TRANSPORT alone makes no rank of a process. */
@@ -248,8 +237,6 @@ static ls_status join_mpi(ls__transport **transport, ls__job_place *place, const
 static ls_status open_mpi(ls__transport **transport, ls__job_place *place) {
     LS_TRY(ls__started_by_check());
     const char *which = ls__variable("LOCKSTEP_MPI");
-    if (which && strcmp(which, "openmpi") != 0 && strcmp(which, "mpich") != 0)
-        return ls__fail(LS_ERR_ARGUMENT, "LOCKSTEP_MPI is '%s', want openmpi or mpich", which);
     return join_mpi(transport, place, which ? which : ls__mpi_launcher(), NULL);
 }
 
@@ -257,8 +244,7 @@ static ls_status open_mpi(ls__transport **transport, ls__job_place *place) {
 static ls_status open_transport(ls__transport **transport, ls__job_place *place,
                                 const void *handle) {
     (void)handle;
-    choice chosen = SELF;
-    LS_TRY(choose(&chosen));
+    choice chosen = choose();
     if (chosen == SHM)
         return open_shm(transport, place);
     if (chosen == TCP)
@@ -295,6 +281,7 @@ static ls_status create(ls_job **job, const ls_job_options *options, opener open
     j->place.log_context = j;
     ls_status status;
     ls__transport *transport = NULL;
+    LS_TRY_OUT(ls__variables_check());
     LS_TRY_OUT(read_timeouts(&j->options, &j->place.timeout_s, &j->timeout_s));
     LS_TRY_OUT(ls__heartbeat_limit(j->options.heartbeat_s, &j->place.heartbeat_s));
     LS_TRY_OUT(open_it(&transport, &j->place, handle));

@@ -2,6 +2,7 @@
 
 #include "comm/transport.h"
 #include "comm/variables.h"
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,9 +19,16 @@ static const starter starters[] = {
 };
 enum { STARTERS = sizeof starters / sizeof starters[0], PLAIN = 0, SLURM = STARTERS - 1 };
 
+/* -1: not set, or no number. */
 static int number_of(const char *name) {
-    const char *text = ls__variable(name);
-    return text ? (int)strtol(text, NULL, 10) : -1;
+    int number;
+    if (!ls__variable(name) || ls__variable_integer(name, 0, INT_MAX, &number) != LS_OK)
+        return -1;
+    return number;
+}
+
+static bool is_same(const char *name, const char *other) {
+    return number_of(name) >= 0 && number_of(name) == number_of(other);
 }
 
 /* One that has started a single process has started no rank, but perhaps a shell or a launcher. */
@@ -60,8 +68,7 @@ ls_status ls__started_by_check(void) {
             continue;
         put_row(table, sizeof table, s);
         if (first)
-            same = same && number_of(s->rank) == number_of(first->rank) &&
-                   number_of(s->size) == number_of(first->size);
+            same = same && is_same(s->rank, first->rank) && is_same(s->size, first->size);
         else
             first = s;
     }

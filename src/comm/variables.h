@@ -12,4 +12,9 @@ ls_status ls__variable_integer(const char *name, int lowest, int highest, int *n
 ls_status ls__variable_seconds(const char *name, const char *option_name, double option,
                                double *seconds);
 
+/* LS_ERR_ARGUMENT at a setting that cannot be read, also where nothing would read it here: a mistyped one is found
+ * when it is made, and not in the first job on several machines. What names a rank's place (RANK, MASTER_PORT, the
+ * descriptors) is read where it counts: a launcher replaces it. */
+LS_SHARED ls_status ls__variables_check(void);
+
 #endif

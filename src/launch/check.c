@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "comm/shm/segment.h"
+#include "comm/variables.h"
 #include "launch/logs.h"
 #include "launch/rendezvous.h"
 #include "launch/rounds.h"
@@ -18,6 +19,7 @@ static ls_status check_numbers(const ls__launch_options *options) {
 }
 
 ls_status ls__launch_check(const ls__launch_options *options) {
+    LS_TRY(ls__variables_check());
     LS_TRY(check_numbers(options));
     LS_TRY(ls__logs_check(options));
     if (ls__launch_meets(options))

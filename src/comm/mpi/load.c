@@ -2,15 +2,12 @@
  * $LOCKSTEP_MODULES, beside the library or command this code is part of, or where those are installed. */
 #include "comm/mpi/mpi.h"
 
+#include "comm/variables.h"
+
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static bool is_set(const char *name) {
-    const char *value = getenv(name);
-    return value && *value;
-}
 
 static int number_of(const char *name) {
     const char *value = getenv(name);
@@ -20,7 +17,7 @@ static int number_of(const char *name) {
 const char *ls__mpi_launcher(void) {
     if (number_of("OMPI_COMM_WORLD_SIZE") > 1)
         return "openmpi";
-    if (number_of("PMI_SIZE") > 1 && is_set("PMI_RANK"))
+    if (number_of("PMI_SIZE") > 1 && ls__variable("PMI_RANK"))
         return "mpich";
     return NULL;
 }
@@ -71,7 +68,7 @@ static void *try_folder(const char *folder, const char *below, const char *which
 static void *find_module(const char *which, char *why, size_t bytes) {
     char folder[3072];
     *why = '\0';
-    if (is_set("LOCKSTEP_MODULES"))
+    if (ls__variable("LOCKSTEP_MODULES"))
         return try_folder(getenv("LOCKSTEP_MODULES"), "", which, why, bytes);
     own_folder(folder, sizeof folder);
     void *module = try_folder(folder, "", which, why, bytes);
