@@ -360,6 +360,47 @@ static void test_recv(void **state) {
     assert_int_equal(ranks_run(2, ranks_transport(), receive_other, NULL), 0);
 }
 
+/* Rank 0 does what no peer can answer: both wait for each other, and are told so long before the deadline. */
+enum { MUCH = 1 << 18 };
+static float much[MUCH];
+
+typedef struct standoff {
+    void (*first)(ls_group *world, ls_status *status),
+        (*second)(ls_group *world, ls_status *status);
+} standoff;
+
+static void meets(ls_group *world, ls_status *status) {
+    *status = ls_barrier(world);
+}
+
+static void takes(ls_group *world, ls_status *status) {
+    *status = ls_recv(world, much, MUCH, LS_F32, 1 - ls_group_rank(world));
+}
+
+static void gives(ls_group *world, ls_status *status) {
+    *status = ls_send(world, much, MUCH, LS_F32, 1 - ls_group_rank(world));
+}
+
+static void stand_off(int rank, ls_job *job, void *context) {
+    const standoff *both = context;
+    ls_status status = LS_OK;
+    (rank == 0 ? both->first : both->second)(ls_job_world(job), &status);
+    ranks_note(status);
+    CHECK(status == LS_ERR_MISMATCH);
+    CHECK(strstr(ls_error_text(), "disagree on the operation") ||
+          strstr(ls_error_text(), "sends to this rank, which sends to it"));
+}
+
+static void test_standoff(void **state) {
+    (void)state;
+    standoff all[] = {{meets, takes}, {meets, gives}, {gives, gives}, {takes, takes}};
+    size_t count = sizeof all / sizeof *all;
+    if (strcmp(ranks_transport(), "tcp") == 0)
+        count--; /* a recv says nothing over a connection: the deadline finds that both wait */
+    for (size_t i = 0; i < count; i++)
+        assert_int_equal(ranks_run(2, ranks_transport(), stand_off, &all[i]), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kind),           cmocka_unit_test(test_count),
@@ -368,6 +409,7 @@ int main(void) {
         cmocka_unit_test(test_recv),           cmocka_unit_test(test_reduce),
         cmocka_unit_test(test_gather_scatter), cmocka_unit_test(test_all_to_all),
         cmocka_unit_test(test_counts),         cmocka_unit_test(test_sendrecv),
+        cmocka_unit_test(test_standoff),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,7 +8,8 @@
  *     same pointer (in place) or do not overlap;
  *   - a header (group, sequence, operation, dtype, count, root) travels with every operation and a
  *     difference is LS_ERR_MISMATCH on all ranks (of send and recv: on both), naming ranks, value seen
- *     and value wanted; nobody's buffers have been touched then;
+ *     and value wanted; nobody's buffers have been touched then. Two ranks that wait for each other in
+ *     different operations are found likewise (but for two in recv over tcp and mpi, which the timeout ends);
  *   - every wait is bounded by the group's timeout; a rank that died, has stopped or left is LS_ERR_PEER,
  *     named;
  *   - after any error but LS_ERR_ARGUMENT the group is broken: further calls return the first error;

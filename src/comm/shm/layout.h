@@ -64,12 +64,11 @@ typedef struct ls__shm_bell {
 typedef struct ls__shm_slot {
     /* In turn, see ls__shm_meet. Others read these all the time, so nothing else is in their lines. */
     ls__shm_arrival arrival[2];
-    _Alignas(64) ls__header header[2]; /* the same, in full: read where identities differ */
-    _Atomic uint32_t pid;              /* 0: not there yet */
-    _Atomic uint64_t start_time;       /* of the process, so that a reused pid is told apart */
-    _Atomic uint32_t left;             /* ls_job_finish was called */
-    _Atomic uint32_t doing;            /* ls__kind it is inside of, 0 for none; for messages */
-    _Atomic uint64_t doing_sequence;
+    _Alignas(64) ls__header header[2];      /* the same, in full: read where identities differ */
+    _Atomic uint32_t pid;                   /* 0: not there yet */
+    _Atomic uint64_t start_time;            /* of the process, so that a reused pid is told apart */
+    _Atomic uint32_t left;                  /* ls_job_finish was called */
+    _Atomic uint64_t doing;                 /* doing.c; 0: no operation */
     cpu_set_t cores;                        /* it may run on; written before it joins */
     ls__shm_bell mail;                      /* something moved in one of this rank's mailboxes */
     char own_reason[LS__SHM_REASON_BYTES];  /* why this rank gave up, written by itself */
@@ -163,6 +162,8 @@ typedef struct ls__shm_condition {
 } ls__shm_condition;
 
 bool ls__shm_reached(const ls__shm_condition *condition);
+/* Rank r has made its arrival `number`. */
+bool ls__shm_has_arrived(const ls__shm *shm, int r, uint32_t number);
 
 ls_status ls__shm_wait(ls__shm *shm, const ls__operation *operation,
                        const ls__shm_condition *condition);
@@ -186,6 +187,21 @@ static inline void ls__shm_ends_when_ready(ls__operation *op) {
 }
 /* What rank r told at the last ls__shm_meet; valid until this rank's next arrival. */
 const ls__shm_notice *ls__shm_notice_of(const ls__shm *shm, int r);
+
+/* --- doing.c ------------------------------------------------------------------------------------ */
+
+typedef struct ls__shm_doing {
+    int kind;          /* ls__kind; 0: none */
+    int peer;          /* of a message; else without meaning */
+    uint64_t sequence; /* modulo 2^40 */
+} ls__shm_doing;
+
+/* NULL: nothing any more. */
+void ls__shm_show_doing(const ls__shm *shm, const ls__operation *operation);
+ls__shm_doing ls__shm_doing_of(const ls__shm *shm, int r);
+/* Whether the condition of a message cannot come true, because the other rank waits for this one. */
+ls_status ls__shm_find_standoff(const ls__shm *shm, const ls__operation *operation,
+                                const ls__shm_condition *condition);
 
 /* --- split.c ------------------------------------------------------------------------------------ */
 

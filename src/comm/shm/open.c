@@ -54,11 +54,9 @@ static ls_status run_kind(ls__shm *shm, ls__operation *operation) {
 
 static ls_status run(ls__transport *transport, ls__operation *operation) {
     ls__shm *shm = (ls__shm *)transport;
-    ls__shm_slot *slot = ls__shm_my_slot(shm);
-    atomic_store_explicit(&slot->doing_sequence, operation->header.sequence, memory_order_relaxed);
-    atomic_store_explicit(&slot->doing, operation->header.kind, memory_order_relaxed);
+    ls__shm_show_doing(shm, operation);
     ls_status status = run_kind(shm, operation);
-    atomic_store_explicit(&slot->doing, 0, memory_order_relaxed);
+    ls__shm_show_doing(shm, NULL);
     return status;
 }
 

@@ -29,7 +29,7 @@ static bool passed(const _Atomic uint32_t *word, uint32_t target) {
     return (int32_t)(atomic_load_explicit(word, memory_order_acquire) - target) >= 0;
 }
 
-static bool arrived(const ls__shm *shm, int r, uint32_t number) {
+bool ls__shm_has_arrived(const ls__shm *shm, int r, uint32_t number) {
     return passed(&shm->control->slot[r].arrival[number & 1].stamp, number);
 }
 
@@ -38,7 +38,7 @@ bool ls__shm_reached(const ls__shm_condition *condition) {
     if (!shm)
         return passed(condition->word, condition->target);
     for (int r = 0; r < shm->base.size; r++)
-        if (!arrived(shm, r, condition->target))
+        if (!ls__shm_has_arrived(shm, r, condition->target))
             return false;
     return true;
 }
@@ -52,7 +52,7 @@ static bool reached(const ls__shm_condition *condition) {
 static bool missing(const ls__shm *shm, const ls__shm_condition *condition, int r) {
     if (condition->peer >= 0)
         return r == condition->peer || (condition->or_else && r == condition->or_else->peer);
-    return !arrived(shm, r, condition->target);
+    return !ls__shm_has_arrived(shm, r, condition->target);
 }
 
 /* --- why a wait ends without success ------------------------------------------------------------ */
@@ -134,22 +134,23 @@ static ls_status find_failure(const ls__shm *shm, const ls__operation *operation
             ls__heartbeat_stopped(shm->base.heartbeat, ls__name_of(&shm->base, r), how, sizeof how))
             return fail_rank(shm, operation, condition, r, how);
     }
-    return LS_OK;
+    return ls__shm_find_standoff(shm, operation, condition);
 }
 
 /* "rank 2 (pid 71, in recv #3)" */
 static size_t describe_rank(const ls__shm *shm, int r, char *text, size_t bytes) {
     const ls__shm_slot *slot = &shm->control->slot[r];
     uint32_t pid = atomic_load(&slot->pid);
-    int kind = (int)atomic_load(&slot->doing), n;
+    const ls__shm_doing doing = ls__shm_doing_of(shm, r);
+    int n;
     char phase[100];
     ls__heartbeat_phase(shm->base.heartbeat, ls__name_of(&shm->base, r), phase, sizeof phase);
     r = ls__name_of(&shm->base, r);
     if (!pid)
         n = snprintf(text, bytes, "rank %d (not started)", r);
-    else if (kind)
-        n = snprintf(text, bytes, "rank %d (pid %u, in %s #%llu%s)", r, pid, ls__kind_name(kind),
-                     (unsigned long long)atomic_load(&slot->doing_sequence), phase);
+    else if (doing.kind)
+        n = snprintf(text, bytes, "rank %d (pid %u, in %s #%llu%s)", r, pid,
+                     ls__kind_name(doing.kind), (unsigned long long)doing.sequence, phase);
     else
         n = snprintf(text, bytes, "rank %d (pid %u, in no operation%s%s)", r, pid,
                      shm->root_slot ? " of this group" : "", phase);
