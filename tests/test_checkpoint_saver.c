@@ -63,11 +63,12 @@ static bool is_filled(fixture *f, float salt) {
     return f->counter == (int64_t)salt;
 }
 
-static void open_fixture(fixture *f, ls_job *job, const char *where, bool synchronous) {
+static void make(fixture *f, ls_job *job, const ls_checkpointer_options *options, bool frozen) {
     *f = (fixture){0};
     CHECK_OK(ls_device_cpu(&f->device, 1));
     const ls_model_options model = {.device = f->device, .seed = 1};
     CHECK_OK(ls_model_create(&f->model, SPEC, &model));
+    CHECK_OK(ls_model_set_trainable(f->model, "", !frozen));
     const ls_optimizer_options optimizer = {.kind = LS_ADAMW};
     CHECK_OK(ls_optimizer_create(&f->optimizer, f->model, &optimizer));
     f->items[0] = (ls_checkpoint_item){.name = "memory",
@@ -79,9 +80,13 @@ static void open_fixture(fixture *f, ls_job *job, const char *where, bool synchr
     f->items[1] = (ls_checkpoint_item){.name = "counter", .dtype = LS_I64, .data = &f->counter};
     f->contents = (ls_checkpoint_contents){
         .model = f->model, .optimizer = f->optimizer, .items = f->items, .item_count = 2};
+    CHECK_OK(ls_checkpointer_create(&f->checkpointer, ls_job_world(job), &f->contents, options));
+}
+
+static void open_fixture(fixture *f, ls_job *job, const char *where, bool synchronous) {
     const ls_checkpointer_options options = {
         .folder = where, .keep = 2, .synchronous = synchronous};
-    CHECK_OK(ls_checkpointer_create(&f->checkpointer, ls_job_world(job), &f->contents, &options));
+    make(f, job, &options, false);
 }
 
 static void close_fixture(fixture *f) {
@@ -100,6 +105,13 @@ static ls_checkpoint_progress at_step(uint64_t step) {
                                     .train_loss = 0.1,
                                     .val_loss = NAN,
                                     .best_loss = 0.25};
+}
+
+/* Returns how it ended. */
+static ls_status save(const fixture *f, uint64_t step) {
+    const ls_checkpoint_progress progress = at_step(step);
+    CHECK_OK(ls_checkpointer_save(f->checkpointer, &progress));
+    return ls_checkpointer_wait(f->checkpointer);
 }
 
 /* --- saving --------------------------------------------------------------------------------------- */
@@ -173,49 +185,47 @@ static void any_world_loads_what_four_ranks_saved(void **state) {
 
 /* --- refusals ------------------------------------------------------------------------------------- */
 
+/* A checkpointer's contents are fixed at its creation: one for each that is wrong. */
+static void refuse(ls_job *job, const char *path, const ls_checkpoint_contents *contents,
+                   ls_status status, const char *text) {
+    const ls_checkpointer_options options = {.folder = in_folder("elsewhere")};
+    ls_checkpoint_progress progress;
+    ls_checkpointer *c;
+    CHECK_OK(ls_checkpointer_create(&c, ls_job_world(job), contents, &options));
+    CHECK(ls_checkpointer_load(c, path, &progress) == status);
+    CHECK(strstr(ls_error_text(), text));
+    ls_checkpointer_destroy(c);
+}
+
 static void body_refuse(int rank, ls_job *job, void *context) {
     (void)rank;
-    fixture f;
-    ls_checkpoint_progress progress;
-    char path[600];
-    snprintf(path, sizeof path, "%s/step-00000003", (const char *)context);
-    open_fixture(&f, job, in_folder("elsewhere"), false);
-
-    /* The contents a checkpointer has are fixed at its creation: one for each that is wrong. */
-    const ls_checkpointer_options options = {.folder = in_folder("elsewhere2")};
     static const size_t other_shape[] = {MEMORY + 1};
     static float more[MEMORY + 1];
-    ls_checkpoint_item items[3] = {f.items[0], f.items[1]};
-    ls_checkpoint_contents contents = f.contents;
+    fixture f;
     ls_checkpointer *c;
+    char path[600];
+    snprintf(path, sizeof path, "%s/step-00000003", (const char *)context);
+    open_fixture(&f, job, in_folder("unused"), false);
+    ls_checkpoint_item items[2] = {f.items[0], f.items[1]};
+    ls_checkpoint_contents contents = f.contents;
     contents.items = items;
     items[0].shape = other_shape;
     items[0].data = more;
-    CHECK_OK(ls_checkpointer_create(&c, ls_job_world(job), &contents, &options));
-    CHECK(ls_checkpointer_load(c, path, &progress) == LS_ERR_FORMAT);
-    CHECK(strstr(ls_error_text(), "rank-0.memory has another shape"));
-    ls_checkpointer_destroy(c);
-
+    refuse(job, path, &contents, LS_ERR_FORMAT, "rank-0.memory has another shape");
     items[0] = f.items[0];
     items[1].name = "count";
-    CHECK_OK(ls_checkpointer_create(&c, ls_job_world(job), &contents, &options));
-    CHECK(ls_checkpointer_load(c, path, &progress) == LS_ERR_FORMAT);
-    CHECK(strstr(ls_error_text(), "no tensor count, which this run has"));
-    ls_checkpointer_destroy(c);
-
-    items[1] = f.items[1];
-    items[1].per_rank = true;
-    CHECK(ls_checkpointer_create(&c, ls_job_world(job), &contents, &options) == LS_ERR_ARGUMENT);
-    CHECK(!c && strstr(ls_error_text(), "counter is per rank and I64"));
-
+    refuse(job, path, &contents, LS_ERR_FORMAT, "no tensor count, which this run has");
     items[1] = f.items[1];
     const ls_checkpoint_fact fact = {"--batch-size", "64", true};
     contents.facts = &fact;
     contents.fact_count = 1;
-    CHECK_OK(ls_checkpointer_create(&c, ls_job_world(job), &contents, &options));
-    CHECK(ls_checkpointer_load(c, path, &progress) == LS_ERR_ARGUMENT);
-    CHECK(strstr(ls_error_text(), "saved with --batch-size unknown, this run has 64"));
-    ls_checkpointer_destroy(c);
+    refuse(job, path, &contents, LS_ERR_ARGUMENT,
+           "saved with --batch-size unknown, this run has 64");
+
+    items[1].per_rank = true;
+    const ls_checkpointer_options options = {.folder = in_folder("elsewhere")};
+    CHECK(ls_checkpointer_create(&c, ls_job_world(job), &contents, &options) == LS_ERR_ARGUMENT);
+    CHECK(!c && strstr(ls_error_text(), "counter is per rank and I64"));
     close_fixture(&f);
 }
 
@@ -229,11 +239,9 @@ static void what_does_not_fit_is_refused_by_name(void **state) {
 static void body_failure(int rank, ls_job *job, void *context) {
     fixture f;
     const char *where = context;
-    const ls_checkpoint_progress first = at_step(1), second = at_step(2), third = at_step(3);
     ls_checkpoint_outcome outcome;
     open_fixture(&f, job, where, false);
-    CHECK_OK(ls_checkpointer_save(f.checkpointer, &first));
-    CHECK_OK(ls_checkpointer_wait(f.checkpointer));
+    CHECK_OK(save(&f, 1));
     /* rank 0 makes the files: in a folder that has gone it cannot, and all ranks hear of it */
     char aside[600];
     snprintf(aside, sizeof aside, "%s.aside", where);
@@ -241,14 +249,12 @@ static void body_failure(int rank, ls_job *job, void *context) {
     if (rank == 0)
         CHECK(rename(where, aside) == 0);
     CHECK_OK(ls_barrier(ls_job_world(job)));
-    CHECK_OK(ls_checkpointer_save(f.checkpointer, &second));
-    CHECK(ls_checkpointer_wait(f.checkpointer) == LS_ERR_IO);
+    CHECK(save(&f, 2) == LS_ERR_IO);
     CHECK(strstr(ls_error_text(), "No such file or directory"));
     if (rank == 0)
         CHECK(rename(aside, where) == 0);
     CHECK_OK(ls_barrier(ls_job_world(job)));
-    CHECK_OK(ls_checkpointer_save(f.checkpointer, &third));
-    CHECK_OK(ls_checkpointer_wait(f.checkpointer));
+    CHECK_OK(save(&f, 3));
     CHECK(ls_checkpointer_poll(f.checkpointer, &outcome));
     CHECK(outcome.step == 2 && outcome.status == LS_ERR_IO);
     CHECK(ls_checkpointer_poll(f.checkpointer, &outcome));
@@ -269,13 +275,11 @@ static void a_save_that_fails_can_be_tried_again(void **state) {
 
 /* Rank 1 cannot take part, so the run cannot start over: what is there stays. */
 static void body_start_over(int rank, ls_job *job, void *context) {
-    const ls_checkpoint_progress progress = at_step(1);
     ls_checkpointer *c;
     size_t count;
     fixture f;
     open_fixture(&f, job, context, true);
-    CHECK_OK(ls_checkpointer_save(f.checkpointer, &progress));
-    CHECK_OK(ls_checkpointer_wait(f.checkpointer));
+    CHECK_OK(save(&f, 1));
     ls_checkpointer_destroy(f.checkpointer);
     f.checkpointer = NULL;
     const ls_checkpointer_options options = {.folder = context, .start_over = true};
@@ -299,7 +303,6 @@ static void starting_over_waits_for_all_ranks(void **state) {
 
 /* A path that does not fit: nothing is left of it, and nothing is removed that has the name cut off. */
 static void body_long(int rank, ls_job *job, void *context) {
-    const ls_checkpoint_progress progress = at_step(1);
     char path[1200];
     fixture f;
     (void)rank;
@@ -307,8 +310,7 @@ static void body_long(int rank, ls_job *job, void *context) {
     while (strlen(path) < 985) /* .step-00000001.TOKEN takes 28 more */
         snprintf(path + strlen(path), 986 - strlen(path), "/%.200s", FILLER);
     open_fixture(&f, job, path, true);
-    CHECK_OK(ls_checkpointer_save(f.checkpointer, &progress));
-    CHECK(ls_checkpointer_wait(f.checkpointer) == LS_ERR_ARGUMENT);
+    CHECK(save(&f, 1) == LS_ERR_ARGUMENT);
     CHECK(strstr(ls_error_text(), "longer than 999 bytes"));
     CHECK(rmdir(path) == 0); /* it is empty */
     close_fixture(&f);
@@ -340,26 +342,22 @@ static void train_once(fixture *f) {
     ls_step_destroy(step);
 }
 
+/* Frozen when the checkpointer was made, and then trained. */
+static void open_unfrozen(fixture *f, ls_job *job, const char *where) {
+    const ls_checkpointer_options options = {.folder = where};
+    make(f, job, &options, true);
+    CHECK_OK(ls_model_set_trainable(f->model, "", true));
+    train_once(f);
+}
+
 /* Optimizer state that came after the checkpointer was made is saved too. */
 static void body_unfreeze(int rank, ls_job *job, void *context) {
     (void)rank;
-    const ls_checkpoint_progress progress = at_step(1);
     ls_safetensors *file;
     char path[600];
-    fixture f = {0};
-    CHECK_OK(ls_device_cpu(&f.device, 1));
-    const ls_model_options model = {.device = f.device, .seed = 1};
-    CHECK_OK(ls_model_create(&f.model, SPEC, &model));
-    CHECK_OK(ls_model_set_trainable(f.model, "", false));
-    const ls_optimizer_options optimizer = {.kind = LS_ADAMW};
-    CHECK_OK(ls_optimizer_create(&f.optimizer, f.model, &optimizer));
-    f.contents = (ls_checkpoint_contents){.model = f.model, .optimizer = f.optimizer};
-    const ls_checkpointer_options options = {.folder = context};
-    CHECK_OK(ls_checkpointer_create(&f.checkpointer, ls_job_world(job), &f.contents, &options));
-    CHECK_OK(ls_model_set_trainable(f.model, "", true));
-    train_once(&f);
-    CHECK_OK(ls_checkpointer_save(f.checkpointer, &progress));
-    CHECK_OK(ls_checkpointer_wait(f.checkpointer));
+    fixture f;
+    open_unfrozen(&f, job, context);
+    CHECK_OK(save(&f, 1));
     snprintf(path, sizeof path, "%s/step-00000001/optimizer.safetensors", (const char *)context);
     CHECK_OK(ls_safetensors_open(&file, path));
     for (size_t s = 0; s < ls__optimizer_state_count(f.optimizer); s++) {
@@ -381,26 +379,13 @@ static void state_that_came_later_is_saved_too(void **state) {
 /* State that came later and does not fit on one rank: all hear of it at once, and may try again. */
 static void body_refit(int rank, ls_job *job, void *context) {
     const ls_checkpoint_progress progress = at_step(1);
-    fixture f = {0};
-    CHECK_OK(ls_device_cpu(&f.device, 1));
-    const ls_model_options model = {.device = f.device, .seed = 1};
-    CHECK_OK(ls_model_create(&f.model, SPEC, &model));
-    CHECK_OK(ls_model_set_trainable(f.model, "", false));
-    const ls_optimizer_options optimizer = {.kind = LS_ADAMW};
-    CHECK_OK(ls_optimizer_create(&f.optimizer, f.model, &optimizer));
-    f.items[0] = (ls_checkpoint_item){.name = "counter", .dtype = LS_I64, .data = &f.counter};
-    f.contents = (ls_checkpoint_contents){
-        .model = f.model, .optimizer = f.optimizer, .items = f.items, .item_count = 1};
-    const ls_checkpointer_options options = {.folder = context};
-    CHECK_OK(ls_checkpointer_create(&f.checkpointer, ls_job_world(job), &f.contents, &options));
-    CHECK_OK(ls_model_set_trainable(f.model, "", true));
-    train_once(&f);
-    f.items[0].per_rank = rank == 1; /* I64, which may not be */
+    fixture f;
+    open_unfrozen(&f, job, context);
+    f.items[1].per_rank = rank == 1; /* I64, which may not be */
     CHECK(ls_checkpointer_save(f.checkpointer, &progress) == LS_ERR_ARGUMENT);
     CHECK(strstr(ls_error_text(), "rank 1: checkpoint: item counter is per rank and I64"));
-    f.items[0].per_rank = false;
-    CHECK_OK(ls_checkpointer_save(f.checkpointer, &progress));
-    CHECK_OK(ls_checkpointer_wait(f.checkpointer));
+    f.items[1].per_rank = false;
+    CHECK_OK(save(&f, 1));
     close_fixture(&f);
 }
 

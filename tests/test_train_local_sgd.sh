@@ -33,7 +33,8 @@ train first "${save[@]}" --steps 7 --checkpoint-dir "$work/b"
 train second "${save[@]}" --steps 20 --checkpoint-dir "$work/b" --resume auto
 [ "$(hash_of "$work/whole")" = "$(hash_of "$work/second")" ] || fail "other bits after going on"
 
-# one rank is told to end: all do after the same average, saved, with code 0; also where only saving averages
+# one rank is told to end: all do after the same average, saved, with code 0; also where only saving averages. That
+# average was due, so who goes on gets the bits of a run that nobody stopped.
 stops() { # NAME OPTIONS...
   local name=$1 port i rank at steps pids=()
   port=$(free_port)
@@ -53,6 +54,9 @@ stops() { # NAME OPTIONS...
   steps=$(wc -l <"$work/$name/metrics.jsonl")
   [ "$at" = "$steps" ] && ((at % 8 == 0)) || fail "$name: stopped after $steps steps, saved at $at"
   [ ! -e "$work/$name/summary.json" ] || fail "$name: a stopped run claims to be complete"
+  train "$name" --steps $((at + 13)) --eval-every 100000 --checkpoint-dir "$work/$name/c" --resume auto "${@:2}"
+  train "$name-whole" --steps $((at + 13)) --eval-every 100000 --checkpoint-dir "$work/$name-whole/c" "${@:2}"
+  [ "$(hash_of "$work/$name")" = "$(hash_of "$work/$name-whole")" ] || fail "$name: stopped at $at and gone on: other bits"
 }
 if has_tcp; then
   stops stop-average --local-sgd 8
