@@ -1,16 +1,11 @@
 #include "cli/bench_common.h"
 
 #include "base/error.h"
-#include <stdio.h>
+#include "cli/commands.h"
 #include <stdlib.h>
 
-static void log_line(void *context, ls_log_level level, const char *line) {
-    (void)level;
-    fprintf(stderr, "%s: %s\n", (const char *)context, line);
-}
-
 ls_status ls__bench_join(ls_job **job, const char *command, bool given, int64_t ranks) {
-    const ls_job_options options = {.log = log_line, .log_context = (void *)command};
+    const ls_job_options options = {.log = ls__cli_log, .log_context = (void *)command};
     LS_TRY(ls_job_init(job, &options));
     if (given && ranks != ls_job_world_size(*job))
         return ls__fail(LS_ERR_ARGUMENT, "--ranks %lld inside of a job of WORLD_SIZE %d",

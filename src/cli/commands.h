@@ -12,6 +12,9 @@ int ls__cli_exit_code(ls_status status);
 /* After a failure: the library's text as one line on stderr; returns the exit code. */
 int ls__cli_report(const char *command, ls_status status);
 
+/* An ls_log_fn: a line on stderr; `command`: a const char *, whose name it carries ("lockstep train"). */
+void ls__cli_log(void *command, ls_log_level level, const char *line);
+
 /* What a command ended with, kept while it takes down what it made, which may fail as well: the first error
  * counts. */
 typedef struct ls__kept_error {

@@ -11,6 +11,11 @@ int ls__cli_report(const char *command, ls_status status) {
     return ls__cli_exit_code(status);
 }
 
+void ls__cli_log(void *command, ls_log_level level, const char *line) {
+    (void)level;
+    fprintf(stderr, "%s: %s\n", (const char *)command, line);
+}
+
 int ls__cli_launch_self(const char *command, int64_t ranks, int transport, int argc, char **argv) {
     /* argv[0] is the command's name: the ranks are called as "lockstep NAME ..." again */
     char **again = calloc((size_t)argc + 2, sizeof *again);

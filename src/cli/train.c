@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+const char ls__train_name[] = "lockstep train";
+
 int ls__cli_train(int argc, char **argv) {
     ls__train_settings settings;
     int code;
@@ -12,10 +14,9 @@ int ls__cli_train(int argc, char **argv) {
     if (settings.ranks > 1 && !is_rank) {
         ls_status status = ls__train_check(&settings);
         if (status != LS_OK)
-            return ls__cli_report("lockstep train", status);
-        return ls__cli_launch_self("lockstep train", settings.ranks, settings.transport, argc,
-                                   argv);
+            return ls__cli_report(ls__train_name, status);
+        return ls__cli_launch_self(ls__train_name, settings.ranks, settings.transport, argc, argv);
     }
     ls_status status = ls__train_run(&settings);
-    return status == LS_OK ? LS__EXIT_OK : ls__cli_report("lockstep train", status);
+    return status == LS_OK ? LS__EXIT_OK : ls__cli_report(ls__train_name, status);
 }

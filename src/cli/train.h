@@ -13,6 +13,9 @@
 /* How long the others wait for a rank that reads data, evaluates or saves, beyond the usual deadline. */
 #define LS__TRAIN_PATIENCE_S 600
 
+/* As messages of the command carry it. */
+extern const char ls__train_name[];
+
 /* Most replicas of --strategy dp. */
 enum { LS__TRAIN_REPLICAS = 256 };
 

@@ -92,12 +92,6 @@ static void collect_facts(ls__checkpoints *c, const ls__train *train) {
 
 /* --- where to go on ------------------------------------------------------------------------------- */
 
-static void log_line(void *context, ls_log_level level, const char *line) {
-    (void)context;
-    (void)level;
-    fprintf(stderr, "lockstep train: %s\n", line);
-}
-
 ls_status ls__checkpoints_check(const ls__train_settings *s) {
     if (!ls__checkpoints_wanted(s) || s->resume || s->overwrite)
         return LS_OK;
@@ -134,7 +128,8 @@ static ls_status find(ls__train *train, ls__checkpoints *c) {
     const char *resume = train->settings->resume;
     bool automatic = strcmp(resume, "auto") == 0;
     const char *where = automatic ? c->folder : resume;
-    LS_TRY(ls_checkpoint_find(train->world, where, log_line, NULL, &c->found, &c->start));
+    LS_TRY(ls_checkpoint_find(train->world, where, ls__cli_log, (void *)ls__train_name, &c->found,
+                              &c->start));
     if (!c->found && !automatic)
         return refuse(resume);
     train->first_step = c->found ? c->start.step : 0;
@@ -160,7 +155,8 @@ ls_status ls__checkpoints_find(ls__train *train) {
         return ls__fail(LS_ERR_MEMORY, "--checkpoint-dir: out of memory");
     c->best_loss = NAN;
     LS_TRY(ls_job_set_phase(train->job, "checking checkpoints", LS__TRAIN_PATIENCE_S));
-    LS_TRY(ls_checkpoint_claim_create(&c->claim, train->world, c->folder, log_line, NULL));
+    LS_TRY(ls_checkpoint_claim_create(&c->claim, train->world, c->folder, ls__cli_log,
+                                      (void *)ls__train_name));
     if (train->settings->resume)
         LS_TRY(find(train, c));
     else if (train->rank == 0)
@@ -230,7 +226,8 @@ ls_status ls__checkpoints_open(ls__train *train) {
                                              .keep_best = s->keep_best,
                                              .start_over = s->overwrite,
                                              .synchronous = s->sync_checkpoints,
-                                             .log = log_line};
+                                             .log = ls__cli_log,
+                                             .log_context = (void *)ls__train_name};
     LS_TRY(ls_checkpointer_create(&c->checkpointer, train->world, &contents, &options));
     if (c->found)
         LS_TRY(load(train, c));

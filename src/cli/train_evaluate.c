@@ -72,14 +72,14 @@ ls_status ls__train_evaluate(ls__train *train, double *loss, double *accuracy) {
     size_t unit = ls__train_evaluation_unit(train->dataset);
     size_t units = (count + unit - 1) / unit;
     unit_sums *sums = calloc(units, sizeof *sums);
-    if (!sums)
-        return ls__fail(LS_ERR_MEMORY, "evaluation: no memory for %zu units", units);
-    ls_status status = ls__agree(train->world, run_units(train, unit, units, sums));
+    ls_status status = sums ? run_units(train, unit, units, sums)
+                            : ls__fail(LS_ERR_MEMORY, "evaluation: no memory for %zu units", units);
+    status = ls__agree(train->world, status);
     /* Each unit is non-zero on one rank only, so this sum is exact. */
     if (status == LS_OK)
         status = ls_all_reduce(train->world, sums, sums, units * 3, LS_F64, LS_SUM);
     unit_sums total = {0};
-    for (size_t u = 0; u < units; u++) {
+    for (size_t u = 0; status == LS_OK && u < units; u++) {
         total.loss += sums[u].loss;
         total.weight += sums[u].weight;
         total.correct += sums[u].correct;

@@ -268,11 +268,7 @@ ls_status ls__output_finish(ls__train_output *o, const ls__train *train) {
     if (!summary)
         return ls__fail(LS_ERR_MEMORY, "%s: out of memory", o->summary_path);
     LS_TRY(write_summary(o, summary));
-    int folder = open(o->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (folder >= 0) {
-        fsync(folder); /* the new names themselves */
-        close(folder);
-    }
+    (void)ls__folder_sync(o->folder); /* the new names themselves */
     return LS_OK;
 }
 

@@ -6,7 +6,6 @@
 #include "reducer/agree.h"
 #include "tensor/tensor.h"
 #include <stdlib.h>
-#include <string.h>
 
 /* Elements of one sample, and outputs, of the model a spec describes. */
 static void model_ends(const ls__spec *spec, size_t *inputs, size_t *outputs) {
@@ -80,7 +79,7 @@ static ls_status check_memory(const ls__train_settings *s, const ls_dataset *dat
     ls__train_plan plan;
     ls_device *device;
     LS_TRY(ls_device_cpu(&device, (int)s->threads));
-    ls_dtype dtype = ls__cli_dtype_choose("lockstep train", device, s->dtype, false);
+    ls_dtype dtype = ls__cli_dtype_choose(ls__train_name, device, s->dtype, false);
     ls_status status = ls__train_plan_make(&plan, s, dataset, device, dtype, ranks, shards);
     if (status == LS_OK)
         status = ls__train_plan_check(&plan, s, ranks);
@@ -99,12 +98,6 @@ ls_status ls__train_check(const ls__train_settings *s) {
     return ls__checkpoints_check(s);
 }
 
-static void log_line(void *context, ls_log_level level, const char *line) {
-    (void)context;
-    (void)level;
-    fprintf(stderr, "lockstep train: %s\n", line);
-}
-
 /* Without --shards a run that goes on keeps the shards it had, where every rank still gets one. */
 static void choose_shards(ls__train *t) {
     size_t saved = ls__checkpoints_shards(t);
@@ -115,13 +108,13 @@ static void choose_shards(ls__train *t) {
 
 static ls_status join_job(ls__train *t) {
     const ls__train_settings *s = t->settings;
-    const ls_job_options options = {.log = log_line};
+    const ls_job_options options = {.log = ls__cli_log, .log_context = (void *)ls__train_name};
     LS_TRY(ls_job_init(&t->job, &options));
     t->world = ls_job_world(t->job);
     t->rank = ls_group_rank(t->world);
     t->ranks = ls_group_size(t->world);
     LS_TRY(ls_device_cpu(&t->device, (int)s->threads));
-    t->dtype = ls__cli_dtype_choose("lockstep train", t->device, s->dtype, t->rank == 0);
+    t->dtype = ls__cli_dtype_choose(ls__train_name, t->device, s->dtype, t->rank == 0);
     LS_TRY(ls__train_agree(t));
     if (s->ranks && s->ranks != t->ranks)
         return ls__fail(LS_ERR_ARGUMENT,
@@ -271,9 +264,7 @@ static ls_status run(ls__train *t) {
     LS_TRY(ls__train_loop(t));
     t->plan.peak = (size_t)ls__usage_peak();
     LS_TRY(ls_job_set_phase(t->job, "saving", t->rank == 0 ? LS__TRAIN_PATIENCE_S : 0));
-    ls_status saved = ls__checkpoints_finish(t);
-    char unsaved[1024]; /* told when all else is done */
-    snprintf(unsaved, sizeof unsaved, "%s", ls_error_text());
+    ls__kept_error saved = ls__cli_keep(ls__checkpoints_finish(t)); /* told when all else is done */
     if (t->output && !t->result.stopped)
         LS_TRY(ls__output_finish(t->output, t));
     /* A timeline that cannot be written does not cost the model. */
@@ -285,14 +276,12 @@ static ls_status run(ls__train *t) {
         LS_TRY(finish_profile(t));
     /* No rank ends well before the result is saved. */
     LS_TRY(ls_barrier(t->world));
-    return saved == LS_OK ? LS_OK : ls__fail(saved, "%s", unsaved);
+    return ls__cli_restore(&saved);
 }
 
 ls_status ls__train_run(const ls__train_settings *settings) {
     ls__train train = {.settings = settings};
-    ls_status status = run(&train);
-    char text[1024]; /* taking things down may fail as well; the first error counts */
-    snprintf(text, sizeof text, "%s", ls_error_text());
+    ls__kept_error kept = ls__cli_keep(run(&train));
     ls__stop_end();
     ls__trace_close(train.trace);
     ls__progress_close(train.progress);
@@ -311,5 +300,5 @@ ls_status ls__train_run(const ls__train_settings *settings) {
     ls_device_destroy(train.device);
     ls_dataset_close(train.dataset);
     ls_job_finish(train.job);
-    return status == LS_OK ? LS_OK : ls__fail(status, "%s", text);
+    return ls__cli_restore(&kept);
 }
