@@ -24,19 +24,19 @@ typedef struct ls__bench_settings {
 #define LS__BENCH_ROW_MODEL(start, text)                                                           \
     {                                                                                              \
         .name = "model", .placeholder = "SPEC", .kind = LS__OPTION_TEXT,                           \
-        .at = offsetof(ls__bench_settings, model), .fallback = start, .help = text                 \
+        .at = offsetof(ls__bench_settings, model), .fallback = (start), .help = (text)             \
     }
 #define LS__BENCH_ROW_BATCH(start, text)                                                           \
     {                                                                                              \
         .name = "batch", .letter = 'b', .placeholder = "N", .kind = LS__OPTION_INTEGER,            \
-        .at = offsetof(ls__bench_settings, batch), .min = 1, .max = 1 << 24, .fallback = start,    \
-        .help = text                                                                               \
+        .at = offsetof(ls__bench_settings, batch), .min = 1, .max = 1 << 24, .fallback = (start),  \
+        .help = (text)                                                                             \
     }
 #define LS__BENCH_ROW_ROUNDS(most, start, text)                                                    \
     {                                                                                              \
         .name = "rounds", .placeholder = "N", .kind = LS__OPTION_INTEGER,                          \
-        .at = offsetof(ls__bench_settings, rounds), .min = 1, .max = most, .fallback = start,      \
-        .help = text                                                                               \
+        .at = offsetof(ls__bench_settings, rounds), .min = 1, .max = (most), .fallback = (start),  \
+        .help = (text)                                                                             \
     }
 
 /* `lockstep bench train`; argv[0] is "train". full_argc and full_argv as the user typed them from "bench"

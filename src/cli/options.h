@@ -65,8 +65,8 @@ typedef struct ls__option {
 #define LS__OPTION_ROW_RANKS(type, start, text)                                                    \
     {                                                                                              \
         .name = "ranks", .letter = 'n', .placeholder = "N", .kind = LS__OPTION_RANKS,              \
-        .at = offsetof(type, ranks), .given = 1 + offsetof(type, ranks_given), .fallback = start,  \
-        .help = text                                                                               \
+        .at = offsetof(type, ranks), .given = 1 + offsetof(type, ranks_given),                     \
+        .fallback = (start), .help = (text)                                                        \
     }
 #define LS__OPTION_ROW_THREADS(type)                                                               \
     {                                                                                              \
