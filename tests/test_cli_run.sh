@@ -338,6 +338,10 @@ too_few_files() {
   want_code 1 "too few descriptors"
   want_err "ulimit -n is 60" "too few descriptors"
   want_nothing_left "too few descriptors" "${marker}files"
+  (ulimit -n 60 && timeout -k 5 20 "$lockstep" run -n 100 --dry-run true) >"$work/out" 2>"$work/err"
+  code=$?
+  want_code 1 "too few descriptors, said beforehand"
+  want_err "ulimit -n is 60" "too few descriptors, said beforehand"
 }
 
 leftovers() {

@@ -104,12 +104,15 @@ text "$work/text"
 train=("$lockstep" train --model "gpt:layers=1,heads=2,width=32,context=16" --data "text:$work/text" --batch-size 8 --shards 4
   --steps 2000 --resume auto)
 row=$((row + 1)) mark=$work/row$row
-"$lockstep" run -n 2 -- "${train[@]}" --out "$mark-" >"$work/out" 2>"$work/err" </dev/null &
-pid=$!
-for _ in $(seq 400); do [ "$(cat "$mark-/metrics.jsonl" 2>/dev/null | wc -l)" -gt 20 ] && break; sleep 0.02; done
-begin=$(now_ms)
-kill -TERM $pid
-ends "SIGTERM to a training job: it saves" 0 10000
+for signal in TERM USR1; do
+  before=$(cat "$mark-/metrics.jsonl" 2>/dev/null | wc -l)
+  "$lockstep" run -n 2 -- "${train[@]}" --out "$mark-" >"$work/out" 2>"$work/err" </dev/null &
+  pid=$!
+  for _ in $(seq 400); do [ "$(cat "$mark-/metrics.jsonl" 2>/dev/null | wc -l)" -gt $((before + 20)) ] && break; sleep 0.02; done
+  begin=$(now_ms)
+  kill -$signal $pid
+  ends "SIG$signal to a training job: it saves" 0 10000
+done
 "$lockstep" run -n 4 -- "${train[@]}" --out "$mark-" >"$work/out" 2>"$work/err" || { fail "resume"; cat "$work/err"; }
 "${train[@]}" --out "$work/whole" >/dev/null 2>&1
 [ "$(hash_of "$mark-")" = "$(hash_of "$work/whole")" ] || fail "resumed on 4 ranks: other bits than in one go"

@@ -8,13 +8,10 @@
 #include "launch/exit_code.h"
 #include "launch/job.h"
 #include "launch/program.h"
-#include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/auxv.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 enum { TICK_MS = 20, MONITOR_MS = 100, SINK_FULL = 256 << 10 };
@@ -144,41 +141,6 @@ static ls_status open_loop(ls__launch_job *job) {
     return LS_OK;
 }
 
-/* Every rank costs two descriptors here; the loop, the watcher, the segment and a start under way some
- * more, without which libuv aborts. So all of them are tried before anything begins. */
-static ls_status reserve_files(const ls__launch_options *options) {
-    int ranks = options->ranks;
-    enum { OWN = 24, LOBBY = 64 };
-    struct rlimit limit = {0};
-    size_t wanted = (size_t)ranks * LS__STREAMS * (options->log_dir ? 2 : 1) + OWN, got = 0;
-    if (options->max_nodes > 1)
-        wanted += LOBBY + (size_t)options->max_nodes;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < wanted + 64) {
-        limit.rlim_cur = limit.rlim_max < wanted + 64 ? limit.rlim_max : wanted + 64;
-        setrlimit(RLIMIT_NOFILE, &limit);
-    }
-    int *fds = calloc(wanted, sizeof *fds), error_number = 0;
-    if (!fds)
-        return ls__fail(LS_ERR_MEMORY, "no memory for %d ranks", ranks);
-    for (; got < wanted; got++) {
-        fds[got] = got ? dup(fds[0]) : open("/dev/null", O_RDONLY | O_CLOEXEC);
-        if (fds[got] < 0) {
-            error_number = errno;
-            break;
-        }
-    }
-    for (size_t i = 0; i < got; i++)
-        close(fds[i]);
-    free(fds);
-    if (got == wanted)
-        return LS_OK;
-    return ls__fail_errno(
-        LS_ERR_SYSTEM, error_number,
-        "%d ranks want %zu more open files of the launcher, got %zu (ulimit -n is "
-        "%llu)",
-        ranks, wanted, got, (unsigned long long)limit.rlim_cur);
-}
-
 static ls_status open_job(ls__launch_job *job) {
     ls__sink_open(&job->sinks[LS__STDOUT], STDOUT_FILENO);
     ls__sink_open(&job->sinks[LS__STDERR], STDERR_FILENO);
@@ -263,9 +225,7 @@ static ls_status launch(const ls__launch_options *options, int *exit_code) {
         return LS_ERR_ARGUMENT;
     ls__file_fill_standard();
     fflush(stdout);
-    ls_status status = reserve_files(options);
-    if (status == LS_OK)
-        status = launch_program(options, path, stopped_s, exit_code);
+    ls_status status = launch_program(options, path, stopped_s, exit_code);
     free(path);
     return status;
 }

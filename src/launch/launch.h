@@ -83,8 +83,8 @@ bool ls__launch_meets(const ls__launch_options *options);
  * handlers, stdin, stdout and stderr: one launch at a time, from the main thread. */
 ls_status ls__launch(const ls__launch_options *options, int *exit_code);
 
-/* What ls__launch refuses before it begins, as LS_ERR_ARGUMENT: numbers that cannot be, options that contradict each
- * other or mean nothing. */
+/* What ls__launch refuses before it begins. LS_ERR_ARGUMENT: settings in the environment and numbers that cannot be,
+ * options that contradict each other or mean nothing; LS_ERR_SYSTEM: too few files may be open for so many ranks. */
 ls_status ls__launch_check(const ls__launch_options *options);
 
 /* Prints the ranks of this machine and what they would find in their environment, for people; starts nothing. */

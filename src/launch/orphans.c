@@ -140,7 +140,7 @@ static void meet_child(void *context, const child *c) {
         (void)waitpid(c->pid, NULL, WNOHANG);
         return;
     }
-    if (job->orphans.foreign_count && !has_token(job, c->pid))
+    if (job->orphans.shared && !has_token(job, c->pid))
         return;
     l->living++;
     if (l->kill)
@@ -188,6 +188,7 @@ ls_status ls__orphans_open(ls__orphans *orphans) {
     see_children(note_child, orphans);
     if (orphans->failed)
         return ls__fail(LS_ERR_MEMORY, "no memory for the processes that are here already");
+    orphans->shared = orphans->foreign_count || orphans->reaper_before || getpid() == 1;
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
     return LS_OK;
 }

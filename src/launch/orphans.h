@@ -2,8 +2,8 @@
  * (a daemon). While their parent lives they are its children; then the kernel gives them to the launcher, which asked
  * for that (PR_SET_CHILD_SUBREAPER), so when the ranks of a round have ended they can be told by their parent.
  *
- * A launcher may stand in a program that has children of its own. Those are never touched; and as what they leave behind
- * comes to the launcher too, who comes to it in such a program has to have this job's token in its environment. */
+ * A launcher may stand in a program that has children of its own, or be process 1 of a container. Those are never touched;
+ * and as what others leave behind comes to it too, there an orphan has to have this job's token in its environment. */
 #ifndef LS_LAUNCH_ORPHANS_H
 #define LS_LAUNCH_ORPHANS_H
 
@@ -19,7 +19,8 @@ typedef struct ls__orphans {
     int reaper_before; /* what this process was for orphans */
     pid_t *foreign;    /* (foreign_count) its children from before the job */
     size_t foreign_count;
-    bool failed;      /* no memory for one of them */
+    bool shared;      /* orphans of others come to this process too */
+    bool failed;      /* no memory for a child */
     uint64_t seen_ns; /* since when orphans are waited for; 0: they are not */
     bool given_up;    /* in this round */
 } ls__orphans;
