@@ -26,6 +26,17 @@ grep -q '  wte.weight  *F32   (' "$work/said" || fail "show lists no wte.weight"
 grep -q '  wte.weight.exp_avg_sq  *F32 ' "$work/said" || fail "show lists no optimizer state"
 expect 0 '"name":"h.0.attn.c_attn.weight","dtype":"F32","shape":\[32,96\]' show "$a/step-00000002/model.safetensors" --format json
 
+expect 0 '"step":6,"epoch":0,"position":24,"shards":2,"world_size":1,"train_loss":[0-9.]*,"val_loss":[a-z0-9.]*,"settings":{' show "$a" --format json
+odd=$work/$'odd\377name'
+cp -r "$a" "$odd"
+expect 0 'odd?name/step-00000006","whole":true' verify "$odd" --format json
+expect 0 'odd?name/step-00000006","step":6' show "$odd" --format json
+cp "$work/text" "$odd.text"
+"$lockstep" train --model "gpt:layers=1,heads=2,width=32,context=16" --data "text:$odd.text" --batch-size 4 --steps 4 --out "$work/odd" \
+  --checkpoint-dir "$odd.saved" --checkpoint-every 2 --format json >"$work/said" 2>&1 || fail "train with names that are no UTF-8: $(cat "$work/said")"
+grep -q '"event":"checkpoint".*odd?name.saved' "$work/said" && grep -q '"data":"text:.*odd?name.text"' "$work/odd/summary.json" ||
+  fail "names that are no UTF-8: $(cat "$work/said")"
+
 # what two numbers of ranks have saved is equal; an earlier step is not
 expect 0 '^[0-9]* tensors are equal, 0 differ' diff "$a" "$b"
 expect 1 'wte.weight: [0-9]* elements differ, the first at [0-9]*, by at most' diff "$a/step-00000002" "$a/step-00000004"

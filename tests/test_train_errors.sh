@@ -60,6 +60,14 @@ expect 2 'watch is of --strategy ddp' "${cnn[@]}" --strategy dp --watch 5
 [ $? = 2 ] && grep -q 'overwrite is of --out' "$work/stderr" || { fail "--overwrite alone"; cat "$work/stderr"; }
 expect 2 'epochs and --steps contradict' "${cnn[@]}" --steps 1 --epochs 1
 expect 2 'want 0 to 0.9999999' "${cnn[@]}" --beta2 1
+# 0 is 0, not the default
+for option in beta1 beta2; do
+  for value in 0 1e-300; do
+    "$lockstep" train --model mlp:784,8,10 --data "idx:$work/data" --steps 5 --batch-size 8 --$option $value --out "$work/beta$value" --overwrite \
+      >"$work/stdout" 2>&1 || { fail "--$option $value"; cat "$work/stdout"; }
+  done
+  [ "$(hash_of "$work/beta0")" = "$(hash_of "$work/beta1e-300")" ] || fail "--$option 0 is not 0"
+done
 expect 2 'want 0 to 9223372036854775807' "${cnn[@]}" --seed 18446744073709551616
 LOCKSTEP_TRANSPORT=mpi expect 2 'mpi is for ranks that mpirun starts' "${cnn[@]}"
 expect 2 'surplus' "${cnn[@]}" surplus

@@ -2,6 +2,7 @@
 #ifndef LOCKSTEP_OPTIMIZER_H
 #define LOCKSTEP_OPTIMIZER_H
 
+#include <float.h>
 #include <lockstep/model.h>
 
 #ifdef __cplusplus
@@ -12,13 +13,16 @@ typedef struct ls_optimizer ls_optimizer; /* opaque */
 
 typedef enum ls_optimizer_kind { LS_SGD, LS_ADAM, LS_ADAMW } ls_optimizer_kind;
 
+/* A beta of 0, where 0 means the default: the least number above it, which is 0 in f32. */
+#define LS_OPTIMIZER_ZERO DBL_MIN
+
 /* Zero-initialise; zero means the default. Formulas and defaults as torch.optim. */
 typedef struct ls_optimizer_options {
     ls_optimizer_kind kind;
     double momentum; /* SGD; dampening is 0 */
     bool nesterov;   /* SGD; wants momentum > 0 */
-    double beta1;    /* Adam, AdamW; default 0.9 */
-    double beta2;    /* default 0.999 */
+    double beta1;    /* Adam, AdamW; default 0.9; LS_OPTIMIZER_ZERO: 0 */
+    double beta2;    /* default 0.999; LS_OPTIMIZER_ZERO: 0 */
     double epsilon;  /* default 1e-8 */
     double weight_decay;
     bool decay_all; /* default: only weights of two or more dimensions decay */

@@ -4,9 +4,21 @@
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 json_t *ls__json_real(double value) {
     return isfinite(value) ? json_real(value) : json_null();
+}
+
+json_t *ls__json_text(const char *text) {
+    json_t *string = json_string(text);
+    char *clean = string ? NULL : strdup(text);
+    for (char *c = clean; c && *c; c++)
+        *c = (unsigned char)*c < 0x80 ? *c : '?';
+    if (clean)
+        string = json_string(clean);
+    free(clean);
+    return string;
 }
 
 ls_status ls__json_write_line(FILE *file, const char *path, json_t *object) {

@@ -38,14 +38,15 @@ static ls_status show_run_json(const ls__manifest *m, const char *path) {
     const ls_checkpoint_progress *p = &m->progress;
     json_t *facts = json_object();
     for (size_t i = 0; i < m->fact_count; i++)
-        json_object_set_new(facts, m->fact_names[i], json_string(m->fact_values[i]));
+        json_object_set_new(facts, m->fact_names[i], ls__json_text(m->fact_values[i]));
     return ls__json_write_line(
         stdout, "stdout",
-        json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o}", "checkpoint", path, "step",
-                  (json_int_t)p->step, "epoch", (json_int_t)p->epoch, "position",
-                  (json_int_t)p->position, "shards", (json_int_t)p->shards, "world_size",
-                  (json_int_t)m->world_size, "train_loss", ls__json_real(p->train_loss), "val_loss",
-                  ls__json_real(p->val_loss), "settings", facts));
+        json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o}", "checkpoint",
+                  ls__json_text(path), "step", (json_int_t)p->step, "epoch", (json_int_t)p->epoch,
+                  "position", (json_int_t)p->position, "shards", (json_int_t)p->shards,
+                  "world_size", (json_int_t)m->world_size, "train_loss",
+                  ls__json_real(p->train_loss), "val_loss", ls__json_real(p->val_loss), "settings",
+                  facts));
 }
 
 static ls_status show_run(const ls__checkpoint_files *files, bool json) {
@@ -75,9 +76,9 @@ static ls_status show_tensor_json(const char *file, const ls_safetensors_entry *
     for (size_t d = 0; d < e->dims; d++)
         json_array_append_new(shape, json_integer((json_int_t)e->shape[d]));
     return ls__json_write_line(stdout, "stdout",
-                               json_pack("{s:s, s:s, s:s, s:o, s:I}", "file", file, "name", e->name,
-                                         "dtype", e->dtype, "shape", shape, "bytes",
-                                         (json_int_t)e->bytes));
+                               json_pack("{s:o, s:s, s:s, s:o, s:I}", "file", ls__json_text(file),
+                                         "name", e->name, "dtype", e->dtype, "shape", shape,
+                                         "bytes", (json_int_t)e->bytes));
 }
 
 static ls_status show_tensors(const ls__checkpoint_files *files, size_t i, bool json) {

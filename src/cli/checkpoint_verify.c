@@ -46,10 +46,10 @@ static ls_status report(const char *path, bool json, bool *broken) {
     ls_status status = verify_one(path);
     *broken |= status != LS_OK;
     if (json)
-        return ls__json_write_line(stdout, "stdout",
-                                   json_pack("{s:s, s:b, s:s?}", "path", path, "whole",
-                                             status == LS_OK, "error",
-                                             status == LS_OK ? NULL : ls_error_text()));
+        return ls__json_write_line(
+            stdout, "stdout",
+            json_pack("{s:o, s:b, s:o}", "path", ls__json_text(path), "whole", status == LS_OK,
+                      "error", status == LS_OK ? json_null() : ls__json_text(ls_error_text())));
     if (status == LS_OK)
         printf("%s: whole\n", path);
     else

@@ -135,9 +135,9 @@ static ls_status find(ls__train *train, ls__checkpoints *c) {
     train->first_step = c->found ? c->start.step : 0;
     if (train->rank == 0 && train->settings->format)
         return ls__json_write_line(stdout, "stdout",
-                                   json_pack("{s:s, s:I, s:s?}", "event", "resume", "step",
+                                   json_pack("{s:s, s:I, s:o}", "event", "resume", "step",
                                              (json_int_t)train->first_step, "checkpoint",
-                                             c->found));
+                                             c->found ? ls__json_text(c->found) : json_null()));
     if (train->rank == 0 && c->found)
         fprintf(stderr, "lockstep train: going on from %s\n", c->found);
     else if (train->rank == 0)
@@ -248,11 +248,11 @@ static ls_status tell(const ls__train *train, const ls_checkpoint_outcome *o) {
     if (!train->settings->format)
         return LS_OK;
     return ls__json_write_line(stdout, "stdout",
-                               json_pack("{s:s, s:I, s:b, s:s, s:I, s:f, s:f}", "event",
+                               json_pack("{s:s, s:I, s:b, s:o, s:I, s:f, s:f}", "event",
                                          "checkpoint", "step", (json_int_t)o->step, "saved",
                                          o->status == LS_OK, o->status == LS_OK ? "path" : "error",
-                                         o->text, "bytes", (json_int_t)o->bytes, "copy_ms",
-                                         o->copy_s * 1e3, "write_ms", o->write_s * 1e3));
+                                         ls__json_text(o->text), "bytes", (json_int_t)o->bytes,
+                                         "copy_ms", o->copy_s * 1e3, "write_ms", o->write_s * 1e3));
 }
 
 static ls_status hear(ls__train *train) {

@@ -214,14 +214,14 @@ json_t *ls__train_summary(const ls__train *train) {
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
     json_t *summary = json_pack(
-        "{s:s, s:s, s:s, s:I, s:i, s:I, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:s, s:o, s:o, s:o, s:s, "
+        "{s:s, s:s, s:o, s:I, s:i, s:I, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:s, s:o, s:o, s:o, s:s, "
         "s:f, s:f, s:f, s:o, s:f}",
-        "version", LOCKSTEP_VERSION, "model", ls_model_spec(train->model), "data", s->data,
-        "parameters", (json_int_t)ls_model_element_count(train->model), "ranks", train->ranks,
-        "shards", (json_int_t)train->shards, "threads", (json_int_t)s->threads, "dtype",
-        ls__cli_dtype_name(train->dtype), "batch_size", (json_int_t)s->batch_size, "seed",
-        (json_int_t)s->seed, "steps", (json_int_t)r->steps, "skipped_steps",
-        (json_int_t)r->skipped_steps, "epochs", (json_int_t)r->epochs, "optimizer",
+        "version", LOCKSTEP_VERSION, "model", ls_model_spec(train->model), "data",
+        ls__json_text(s->data), "parameters", (json_int_t)ls_model_element_count(train->model),
+        "ranks", train->ranks, "shards", (json_int_t)train->shards, "threads",
+        (json_int_t)s->threads, "dtype", ls__cli_dtype_name(train->dtype), "batch_size",
+        (json_int_t)s->batch_size, "seed", (json_int_t)s->seed, "steps", (json_int_t)r->steps,
+        "skipped_steps", (json_int_t)r->skipped_steps, "epochs", (json_int_t)r->epochs, "optimizer",
         ls__train_optimizer_name((size_t)s->optimizer), "transport", ls_job_transport(train->job),
         "train_loss", ls__json_real(r->train_loss), "val_loss", ls__json_real(r->val_loss),
         train->accuracy, ls__json_real(r->val_accuracy), "weights_xxh64", hash, "train_seconds",

@@ -133,12 +133,17 @@ static ls_status join_job(ls__train *t) {
     return LS_OK;
 }
 
+/* Of the library's options 0 is the default; who writes 0 means it. */
+static double beta_of(double given) {
+    return given == 0 ? LS_OPTIMIZER_ZERO : given;
+}
+
 ls_optimizer_options ls__train_optimizer(const ls__train_settings *s) {
     return (ls_optimizer_options){.kind = (ls_optimizer_kind)s->optimizer,
                                   .momentum = s->momentum,
                                   .nesterov = s->nesterov,
-                                  .beta1 = s->beta1,
-                                  .beta2 = s->beta2,
+                                  .beta1 = beta_of(s->beta1),
+                                  .beta2 = beta_of(s->beta2),
                                   .epsilon = s->epsilon,
                                   .weight_decay = s->weight_decay,
                                   .decay_all = s->decay_all,

@@ -370,25 +370,19 @@ static json_t *set_json(const bool *set, int ranks) {
     return list;
 }
 
-/* Texts may come from another machine, in no UTF-8. */
-static json_t *text_json(const char *text) {
-    json_t *string = json_string(text);
-    return string ? string : json_string("?");
-}
-
 static json_t *stall_json(const ls__diagnosis *d, const ls__stall *s) {
     const ls__flight_entry *e = &s->entry;
     json_t *object = json_object();
     json_object_set_new(object, "operation", json_string(ls__kind_name((int)e->kind)));
     json_object_set_new(object, "sequence", json_integer((json_int_t)e->sequence));
-    json_object_set_new(object, "group", text_json(s->group));
+    json_object_set_new(object, "group", ls__json_text(s->group));
     json_object_set_new(object, "count", json_integer((json_int_t)e->count));
     json_object_set_new(object, "dtype", json_string(ls_dtype_name((ls_dtype)e->dtype)));
     json_object_set_new(object, "reduction", json_string(ls__op_name(e->op)));
     json_object_set_new(object, "peer", s->peer < 0 ? json_null() : json_integer(s->peer));
     json_object_set_new(object, "missing", set_json(s->missing, d->ranks));
     json_object_set_new(object, "waiting", set_json(s->waiting, d->ranks));
-    json_object_set_new(object, "text", text_json(s->text));
+    json_object_set_new(object, "text", ls__json_text(s->text));
     return object;
 }
 
@@ -397,16 +391,17 @@ static json_t *rank_json(const ls__diagnosis *d, int r) {
     const ls__flight_entry *e = pending_of(record);
     json_t *object = json_object();
     json_object_set_new(object, "rank", json_integer(r));
-    json_object_set_new(object, "host", record->pid ? text_json(record->host) : json_null());
+    json_object_set_new(object, "host", record->pid ? ls__json_text(record->host) : json_null());
     json_object_set_new(object, "pid", record->pid ? json_integer(record->pid) : json_null());
     json_object_set_new(object, "operation",
                         e ? json_string(ls__kind_name((int)e->kind)) : json_null());
     json_object_set_new(object, "sequence",
                         e ? json_integer((json_int_t)e->sequence) : json_null());
-    json_object_set_new(object, "phase", record->phase[0] ? text_json(record->phase) : json_null());
+    json_object_set_new(object, "phase",
+                        record->phase[0] ? ls__json_text(record->phase) : json_null());
     json_object_set_new(object, "error",
-                        record->failure[0] ? text_json(record->failure) : json_null());
-    json_object_set_new(object, "text", text_json(d->line[r]));
+                        record->failure[0] ? ls__json_text(record->failure) : json_null());
+    json_object_set_new(object, "text", ls__json_text(d->line[r]));
     return object;
 }
 
@@ -415,7 +410,7 @@ json_t *ls__diagnosis_json(const ls__diagnosis *d) {
     json_object_set_new(object, "first_error_rank",
                         d->first < 0 ? json_null() : json_integer(d->first));
     json_object_set_new(object, "first_error",
-                        d->first < 0 ? json_null() : text_json(d->record[d->first].failure));
+                        d->first < 0 ? json_null() : ls__json_text(d->record[d->first].failure));
     for (int i = 0; i < d->stall_count; i++)
         json_array_append_new(stalls, stall_json(d, &d->stall[i]));
     for (int r = 0; r < d->ranks; r++)

@@ -280,25 +280,12 @@ static void print_kept(const ls__outcome *o) {
 
 /* --- the same for machines ------------------------------------------------------------------------- */
 
-/* Text of a rank as a JSON string: bytes that are no UTF-8 become '?'. */
-static json_t *text_of(const char *text) {
-    json_t *string = json_string(text);
-    if (string)
-        return string;
-    char clean[LS__TAIL_BYTES];
-    size_t n = 0;
-    for (; text[n] && n + 1 < sizeof clean; n++)
-        clean[n] = (unsigned char)text[n] < 0x80 ? text[n] : '?';
-    clean[n] = '\0';
-    return json_string(clean);
-}
-
 static json_t *rank_json(const ls__outcome *o, const ls__end *rank) {
     json_t *object = json_object();
     bool ended = rank->exited;
     json_object_set_new(object, "rank", json_integer(rank->number));
     if (*rank->host)
-        json_object_set_new(object, "host", text_of(rank->host));
+        json_object_set_new(object, "host", ls__json_text(rank->host));
     json_object_set_new(object, "pid", json_integer(rank->pid));
     json_object_set_new(object, "exit_code",
                         rank->signal || !ended ? json_null() : json_integer(rank->exit_code));
@@ -325,13 +312,13 @@ static ls_status write_json(const ls__outcome *o, const ls__diagnosis *d) {
         const ls__end *rank = first_cause(o, d);
         json_t *lines = json_array();
         for (int i = 0; i < rank->word_count; i++)
-            json_array_append_new(lines, text_of(rank->words[i]));
+            json_array_append_new(lines, ls__json_text(rank->words[i]));
         first = rank_json(o, rank);
         json_object_set_new(first, "last_lines", lines);
     }
     json_object_set_new(object, "first_failure", first);
     if (*o->missing)
-        json_object_set_new(object, "missing", text_of(o->missing));
+        json_object_set_new(object, "missing", ls__json_text(o->missing));
     for (int i = 0; i < o->ranks; i++)
         json_array_append_new(ranks, rank_json(o, &o->end[i]));
     json_object_set_new(object, "ranks", ranks);

@@ -23,10 +23,7 @@ void ls__wire_put_number(json_t *message, const char *key, int64_t value) {
 void ls__wire_put_text(json_t *message, const char *key, const char *text) {
     char clean[2048];
     ls__flight_copy_text(clean, sizeof clean, text, strlen(text));
-    json_t *string = json_string(clean);
-    for (char *c = clean; !string && *c; c++) /* no UTF-8 */
-        *c = (unsigned char)*c < 0x80 ? *c : '?';
-    json_object_set_new(message, key, string ? string : json_string(clean));
+    json_object_set_new(message, key, ls__json_text(clean));
 }
 
 int64_t ls__wire_number(const json_t *message, const char *key, int64_t low, int64_t high) {
