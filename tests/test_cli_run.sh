@@ -171,6 +171,12 @@ environment() {
       want_err "${variable#*=}" "$variable $how"
     done
   done
+  for variable in SLURM_PROCID=first SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=513; do
+    (export SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 SLURM_JOB_ID=7 SLURM_STEP_ID=0 "${variable?}"; run -n 1 true; exit $code)
+    code=$?
+    want_code 2 "$variable"
+    want_err "${variable%=*} is '${variable#*=}'" "$variable"
+  done
   echo for-rank-0 | timeout 10 "$lockstep" run -n 2 cat >"$work/out"
   [ "$(cat "$work/out")" = "[rank 0] for-rank-0" ] || fail "stdin belongs to rank 0"
 }
