@@ -39,5 +39,25 @@ done
 [ "$(hash_of "$work/thread")" = "$(hash_of "$work/inline")" ] || fail "the weights differ"
 train one
 grep -q '"timing":{"step":3' "$work/one/metrics.jsonl" || fail "one rank: $(tail -1 "$work/one/metrics.jsonl")"
+
+# a machine that was started 11 days before: its clock is another, the timeline is one
+if has_tcp && unshare --time --monotonic 1000000 --fork true 2>/dev/null; then
+  export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 LOCKSTEP_TRANSPORT=tcp
+  MASTER_PORT=$(free_port)
+  export MASTER_PORT
+  RANK=1 unshare --time --monotonic 1000000 --fork "$lockstep" train --model mlp:784,64,10 --data "idx:$work/data" --batch-size 20 --steps 4 \
+    --trace "$work/hosts.trace" >"$work/rank1.log" 2>&1 &
+  RANK=0 train hosts --trace "$work/hosts.trace"
+  wait || fail "rank 1: $(cat "$work/rank1.log")"
+  python3 - "$work/hosts.trace" <<'END' || fail "two clocks"
+import json, sys
+spans = [e for e in json.load(open(sys.argv[1]))["traceEvents"] if e["ph"] == "X"]
+assert {e["pid"] for e in spans} == {0, 1}
+last = max(e["ts"] for e in spans)
+assert last < 1e9, f"the timeline is {last / 1e6} s long"
+END
+else
+  echo "not tried: a clock of its own (no tcp, or no right to make a time namespace)"
+fi
 want_nothing_left timing
 finish

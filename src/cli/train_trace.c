@@ -1,6 +1,6 @@
 /* A timeline of the first steps of all ranks: forward, backward, what of the reduction is left then, and
- * the reduction of each bucket with the rank that came last. Times
- * are CLOCK_MONOTONIC, which ranks of one machine share; over several machines each rank's own. */
+ * the reduction of each bucket with the rank that came last. Times are CLOCK_MONOTONIC, which ranks of one machine
+ * share; those of other machines are moved onto rank 0's. */
 #include "base/error.h"
 #include "cli/train.h"
 #include <errno.h>
@@ -176,6 +176,34 @@ static ls_status write_file(const char *path, const span *spans, size_t per_rank
     return LS_OK;
 }
 
+/* --- one clock ------------------------------------------------------------------------------------- */
+
+/* Clocks of two machines differ by the time between their starts; those of one machine do not differ at all, and
+ * what then remains is how soon a rank learns that all have come. */
+static const int64_t OTHER_CLOCK_NS = 100000000;
+
+/* When all ranks had come to the first reduction: the same moment for each, as its clock has it. */
+static int64_t meeting_ns(const span *spans, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (spans[i].kind == SPAN_WAIT)
+            return spans[i].end_ns;
+    return 0;
+}
+
+static void move_onto_first(span *spans, size_t per_rank, size_t ranks) {
+    const int64_t first = meeting_ns(spans, per_rank);
+    for (size_t r = 1; r < ranks; r++) {
+        span *own = spans + r * per_rank;
+        const int64_t ahead = meeting_ns(own, per_rank) - first;
+        if (llabs(ahead) < OTHER_CLOCK_NS)
+            continue;
+        for (size_t i = 0; i < per_rank; i++) {
+            own[i].begin_ns -= ahead;
+            own[i].end_ns -= ahead;
+        }
+    }
+}
+
 ls_status ls__trace_write(ls__trace *t, ls_group *group, const char *path) {
     int64_t most = (int64_t)t->count;
     LS_TRY(ls_all_reduce(group, &most, &most, 1, LS_I64, LS_MAX));
@@ -191,6 +219,8 @@ ls_status ls__trace_write(ls__trace *t, ls_group *group, const char *path) {
             memcpy(mine, t->spans, t->count * sizeof *mine);
         status = ls_all_gather(group, mine, all, per_rank * sizeof(span) / sizeof(int64_t), LS_I64);
     }
+    if (status == LS_OK)
+        move_onto_first(all, per_rank, ranks);
     if (status == LS_OK && ls_group_rank(group) == 0)
         status = write_file(path, all, per_rank, (int)ranks, t->steps);
     free(mine);
