@@ -113,6 +113,8 @@ done
 first=$!
 for ((i = 0; i < 100; i++)); do [ -s "$work/twice/metrics.jsonl" ] && break; sleep 0.1; done
 : >"$work/twice/model.safetensors.tmp-1-0" # as a killed run leaves it
+others=(model.safetensors.tmp- model.safetensors.tmp-2 model.safetensors.tmp-1-2-3) # and as none does
+(cd "$work/twice" && touch -- "${others[@]}")
 for ranks in 1 2; do
   "$lockstep" train "${gpt[@]}" --steps 2 --ranks $ranks --out "$work/twice" --overwrite >/dev/null 2>"$work/stderr"
   code=$?
@@ -123,4 +125,5 @@ done
 "$lockstep" train "${gpt[@]}" --steps 2 --ranks 2 --out "$work/twice" >/dev/null 2>&1 || fail "the lock outlived its run"
 wait
 [ ! -e "$work/twice/model.safetensors.tmp-1-0" ] || fail "leftovers of a killed run are still there"
+for other in "${others[@]}"; do [ -e "$work/twice/$other" ] || fail "$other is gone"; done
 finish

@@ -27,18 +27,24 @@ static char *join(const char *folder, const char *name) {
     return asprintf(&path, "%s/%s", folder, name) < 0 ? NULL : path;
 }
 
+/* model.safetensors.tmp-PID-N, and nothing that somebody else may have called alike. */
+static bool is_leftover(const char *name) {
+    static const char prefix[] = "model.safetensors.tmp-", digits[] = "0123456789";
+    if (strncmp(name, prefix, sizeof prefix - 1) != 0)
+        return false;
+    const char *pid = name + sizeof prefix - 1, *dash = pid + strspn(pid, digits);
+    const char *end = *dash == '-' ? dash + 1 + strspn(dash + 1, digits) : dash;
+    return dash > pid && end > dash + 1 && *end == '\0';
+}
+
 /* What runs that were killed while they saved left behind. Called with the lock. */
 static void remove_leftovers(const char *folder) {
-    static const char prefix[] = "model.safetensors.tmp-";
     DIR *entries = opendir(folder);
     if (!entries)
         return;
-    for (struct dirent *entry; (entry = readdir(entries));) {
-        const char *token = entry->d_name + sizeof prefix - 1; /* PID-N */
-        if (strncmp(entry->d_name, prefix, sizeof prefix - 1) == 0 &&
-            strspn(token, "0123456789-") == strlen(token))
+    for (struct dirent *entry; (entry = readdir(entries));)
+        if (is_leftover(entry->d_name))
             unlinkat(dirfd(entries), entry->d_name, 0);
-    }
     closedir(entries);
 }
 
