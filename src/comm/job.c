@@ -170,6 +170,7 @@ static ls_status join_inside(ls__transport **transport, ls__job_place *place) {
     return status;
 }
 
+#ifdef LOCKSTEP_WITH_TCP
 /* Where rank 0 listens. A launcher that holds a socket for it says so beside MASTER_PORT, which is for programs that
  * bind theirs themselves. */
 static ls_status read_port(ls__job_place *place, int *port) {
@@ -191,10 +192,9 @@ static ls_status read_port(ls__job_place *place, int *port) {
     (void)fcntl(place->listener, F_SETFL, O_RDWR | O_NONBLOCK);
     return LS_OK;
 }
+#endif
 
 static ls_status open_tcp(ls__transport **transport, ls__job_place *place) {
-    char path[4096];
-    int port;
     if (!ls__variable("RANK") && !ls__started_by_slurm())
         LS_TRY(check_started("WORLD_SIZE", "tcp"));
     LS_TRY(read_place(place));
@@ -202,6 +202,8 @@ static ls_status open_tcp(ls__transport **transport, ls__job_place *place) {
         return open_self(transport, place);
     LS_TRY(read_network(place, TCP_STREAMS));
 #ifdef LOCKSTEP_WITH_TCP
+    char path[4096];
+    int port;
     if (!ls__variable("MASTER_ADDR") && ls__meet_path(path, sizeof path)) {
         LS_TRY(join_board(place));
         LS_TRY(ls__tcp_open_by_file(transport, place, path, ls__variable("LOCKSTEP_TOKEN")));

@@ -1,6 +1,7 @@
 #include "launch/rendezvous.h"
 
 #include "base/error.h"
+#include <stddef.h>
 
 #ifdef LOCKSTEP_WITH_TCP
 #include "base/clock.h"
@@ -397,17 +398,16 @@ bool ls__rendezvous_token(const ls__rendezvous *r, const char *nonce,
 
 ls_status ls__rendezvous_check(const ls__launch_options *options) {
     (void)options;
-    return LS_OK; /* the open below refuses it */
+    return ls__fail(LS_ERR_UNSUPPORTED, "several machines want the tcp transport, which this build "
+                                        "lacks; build with libsodium");
 }
 
 ls_status ls__rendezvous_open(ls__rendezvous **rendezvous, const ls__launch_options *options,
                               const char *command, bool *listens) {
-    (void)options;
     (void)command;
     *rendezvous = NULL;
     *listens = false;
-    return ls__fail(LS_ERR_UNSUPPORTED, "several machines want the tcp transport, which this build "
-                                        "lacks; build with libsodium");
+    return ls__rendezvous_check(options);
 }
 
 void ls__rendezvous_close(ls__rendezvous *rendezvous) {
