@@ -117,6 +117,25 @@ static void going_back_takes_later_steps_aside(void **state) {
     assert_int_equal(count_names(where), 3);
 }
 
+/* What is called latest and is neither a link nor a file is of nobody here. */
+static void a_pipe_in_place_of_a_link_stays(void **state) {
+    (void)state;
+    const char *where = in_folder("pipe");
+    char name[600];
+    struct stat about;
+    size_t moved;
+    assert_int_equal(mkdir(where, 0777), 0);
+    publish(where, 100, "a");
+    publish(where, 200, "b");
+    snprintf(name, sizeof name, "%s/latest", where);
+    assert_int_equal(mkfifo(name, 0600), 0);
+    ls__folder_link(where, "latest", 200);
+    assert_true(lstat(name, &about) == 0 && S_ISFIFO(about.st_mode));
+    assert_int_equal(ls__folder_rewind(where, 100, &moved), LS_OK);
+    assert_true(lstat(name, &about) == 0 && S_ISFIFO(about.st_mode));
+    assert_int_equal(count_names(where), 3);
+}
+
 /* A link to a checkpoint that was moved, or a file: a save of that step takes the name, and they are kept. */
 static void what_is_no_folder_makes_way(void **state) {
     (void)state;
@@ -214,6 +233,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_saved_again_is_there_all_the_time),
         cmocka_unit_test(folders_that_are_made_are_synced),
+        cmocka_unit_test(a_pipe_in_place_of_a_link_stays),
         cmocka_unit_test(what_is_no_folder_makes_way),
         cmocka_unit_test(what_is_no_folder_stays),
         cmocka_unit_test(leftovers_are_told_by_their_names),

@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 static const float weights[6] = {1, 2, 3, 4, 5, -0.0f};
@@ -117,8 +118,30 @@ static void folder_missing_or_path_taken(void **state) {
     assert_message("none/model.safetensors: cannot open its folder: No such file");
     assert_int_equal(mkdir(in_folder("taken"), 0700), 0);
     assert_int_equal(write_entries(in_folder("taken")), LS_ERR_IO);
-    assert_message("cannot rename");
+    assert_message("taken: is a folder, want a file");
     assert_int_equal(files_in(folder), 1);
+    assert_int_equal(write_entries(""), LS_ERR_ARGUMENT);
+    assert_message("the path is empty");
+}
+
+/* What is no file is not replaced by one; a link is, and what it points to stays. */
+static void pipes_and_sockets_stay(void **state) {
+    (void)state;
+    struct stat about;
+    const char *path = in_folder("special");
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(write_entries(path), LS_ERR_IO);
+    assert_message("special: is a pipe or device, want a regular file");
+    assert_true(lstat(path, &about) == 0 && S_ISFIFO(about.st_mode));
+    assert_int_equal(files_in(folder), 1);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(mknod(path, S_IFSOCK | 0600, 0), 0);
+    assert_int_equal(write_entries(path), LS_ERR_IO);
+    assert_true(lstat(path, &about) == 0 && S_ISSOCK(about.st_mode));
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(symlink("nowhere", path), 0);
+    assert_int_equal(write_entries(path), LS_OK);
+    assert_true(lstat(path, &about) == 0 && S_ISREG(about.st_mode));
 }
 
 /* Runs `write_it` in a child, with a limit on time; the child's exit code, 0 for success. */
@@ -220,6 +243,7 @@ int main(void) {
         IN_FOLDER(reads_back),
         IN_FOLDER(bad_arguments_are_refused),
         IN_FOLDER(folder_missing_or_path_taken),
+        IN_FOLDER(pipes_and_sockets_stay),
         IN_FOLDER(a_failed_write_leaves_the_old_file),
         IN_FOLDER(a_full_disk_leaves_the_old_file),
         IN_FOLDER(killed_at_any_time),

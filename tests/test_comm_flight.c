@@ -7,6 +7,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <sys/stat.h>
 
 #include <cmocka.h>
 
@@ -202,6 +203,21 @@ static void test_a_folder_that_cannot_be(void **state) {
     assert_non_null(strstr(ls_error_text(), "/proc/no/such"));
 }
 
+static void test_a_pipe_stays(void **state) {
+    (void)state;
+    char folder[] = "/tmp/lockstep-flight.XXXXXX", path[100];
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/flight-rank-0.json", folder);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    record = (ls__flight_record){.world_size = 1};
+    assert_int_equal(ls__flight_write(folder, &record), LS_ERR_IO);
+    assert_non_null(strstr(ls_error_text(), "flight-rank-0.json: is a pipe or device"));
+    struct stat about;
+    assert_true(lstat(path, &about) == 0 && S_ISFIFO(about.st_mode));
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(rmdir(folder), 0);
+}
+
 /* --- the board ------------------------------------------------------------------------------------------ */
 
 static void test_board(void **state) {
@@ -257,6 +273,7 @@ int main(void) {
         cmocka_unit_test(test_noise),
         cmocka_unit_test(test_files),
         cmocka_unit_test(test_a_folder_that_cannot_be),
+        cmocka_unit_test(test_a_pipe_stays),
         cmocka_unit_test(test_board),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

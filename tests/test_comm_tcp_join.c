@@ -2,11 +2,13 @@
  * differing ranks, wrong tokens, strangers, ports in use. */
 #include "ranks.h"
 
+#include "comm/tcp/meet_file.h"
 #include <dirent.h>
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <sys/stat.h>
 
 #include <cmocka.h>
 
@@ -394,11 +396,25 @@ static void test_strangers(void **state) {
     ranks_free(&r);
 }
 
+/* --- the file that ranks meet by ---------------------------------------------------------------------- */
+
+static void test_meeting_file_replaces_no_pipe(void **state) {
+    (void)state;
+    char folder[] = "/tmp/lockstep-meet.XXXXXX", path[100];
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/meet", folder);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(ls__meet_file_write(path, "127.0.0.1:1", ""), LS_ERR_IO);
+    assert_non_null(strstr(ls_error_text(), "meet: is a pipe or device, want a regular file"));
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(rmdir(folder), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_who),       cmocka_unit_test(test_ipv6),
         cmocka_unit_test(test_addresses), cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_strangers), cmocka_unit_test(test_meeting_file_replaces_no_pipe),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

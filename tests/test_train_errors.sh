@@ -116,6 +116,10 @@ expect_out 3 "/proc/nowhere" /proc/nowhere
 mkdir "$work/pipes"
 mkfifo "$work/pipes/metrics.jsonl"
 expect_out 3 'no regular file' "$work/pipes" --overwrite
+rm "$work/pipes/metrics.jsonl"
+mkfifo "$work/pipes/model.safetensors"
+expect_out 3 'model.safetensors: is a pipe or device, want a regular file' "$work/pipes" --overwrite
+[ -p "$work/pipes/model.safetensors" ] && [ "$(ls "$work/pipes")" = model.safetensors ] || fail "a pipe called model.safetensors"
 "$lockstep" train "${cnn[@]}" --out "$work/done" >/dev/null 2>&1 || fail "a plain run"
 before=$(hash_of "$work/done")
 expect_out 2 'overwrite' "$work/done"

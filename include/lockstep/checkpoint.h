@@ -13,7 +13,8 @@ extern "C" {
 
 /* Writes all parameters, by name, with the model's spec in the metadata ("lockstep.model"). The file
  * appears under `path` only when it is complete, on disk and read back: temporary name, fsync, rename,
- * fsync of the folder. On failure `path` is as it was. */
+ * fsync of the folder. On failure `path` is as it was. LS_ERR_IO where it is a device, pipe, socket
+ * or folder: only a regular file is replaced, and a link (not what it points to). */
 LS_API ls_status ls_model_save(ls_model *model, const char *path);
 
 /* Reads parameters by name into the model. Names, shapes and dtypes must match both ways; the first
@@ -38,8 +39,8 @@ typedef struct ls_checkpoint_item {
     const char *name; /* unique, UTF-8 */
     ls_dtype dtype;
     const size_t *shape;
-    size_t dims;
-    void *data; /* read in ls_checkpointer_save, written in ls_checkpointer_load */
+    size_t dims; /* at most LS_MAX_DIMS */
+    void *data;  /* read in ls_checkpointer_save, written in ls_checkpointer_load */
     /* false: equal on all ranks. true: each rank has its own. Then LS_F32 only; another number of ranks
      * takes them over so that their sum over all ranks stays what it was */
     bool per_rank;

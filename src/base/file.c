@@ -8,7 +8,29 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+static ls_status check_name(const char *path) {
+    return *path ? LS_OK : ls__fail(LS_ERR_ARGUMENT, "the path is empty, want that of a file");
+}
+
+/* LS_OK for a regular file. */
+static ls_status check_kind(const char *path, mode_t mode) {
+    if (S_ISDIR(mode))
+        return ls__fail(LS_ERR_IO, "%s: is a folder, want a file", path);
+    if (!S_ISREG(mode))
+        return ls__fail(LS_ERR_IO, "%s: is a pipe or device, want a regular file", path);
+    return LS_OK;
+}
+
+ls_status ls__file_check_target(const char *path) {
+    struct stat info;
+    LS_TRY(check_name(path));
+    if (lstat(path, &info) != 0 || S_ISLNK(info.st_mode))
+        return LS_OK; /* what else is wrong shows when it is written */
+    return check_kind(path, info.st_mode);
+}
+
 static ls_status open_regular(const char *path, int *fd, size_t *size) {
+    LS_TRY(check_name(path));
     /* O_NONBLOCK: opening a pipe without a writer returns, and is refused below. */
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (*fd < 0)
@@ -17,11 +39,9 @@ static ls_status open_regular(const char *path, int *fd, size_t *size) {
     ls_status status = LS_OK;
     if (fstat(*fd, &info) != 0)
         status = ls__fail_errno(LS_ERR_IO, errno, "%s: cannot stat", path);
-    else if (S_ISDIR(info.st_mode))
-        status = ls__fail(LS_ERR_IO, "%s: is a folder, want a file", path);
-    else if (!S_ISREG(info.st_mode))
-        status = ls__fail(LS_ERR_IO, "%s: is a pipe or device, want a regular file", path);
-    else if ((uint64_t)info.st_size > SIZE_MAX / 2)
+    else
+        status = check_kind(path, info.st_mode);
+    if (status == LS_OK && (uint64_t)info.st_size > SIZE_MAX / 2)
         status = ls__fail(LS_ERR_MEMORY, "%s: %lld bytes do not fit into memory", path,
                           (long long)info.st_size);
     if (status != LS_OK) {

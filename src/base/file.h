@@ -13,6 +13,11 @@ LS_SHARED ls_status ls__file_read(const char *path, unsigned char **bytes, size_
 LS_SHARED ls_status ls__file_map(const char *path, const unsigned char **bytes, size_t *size);
 LS_SHARED void ls__file_unmap(const unsigned char *bytes, size_t size);
 
+/* Whether a file may be renamed to `path`, for before it is written: LS_OK where nothing is there, a regular file, or
+ * a link, which the rename replaces itself. LS_ERR_IO: a device, pipe, socket or folder. LS_ERR_ARGUMENT here and below:
+ * the path is empty. */
+LS_SHARED ls_status ls__file_check_target(const char *path);
+
 /* Opens /dev/null in place of a standard file that the caller closed: a file of ours that got number 1
  * would be written to by printf. */
 LS_SHARED void ls__file_fill_standard(void);

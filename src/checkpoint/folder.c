@@ -1,6 +1,7 @@
 #include "checkpoint/folder.h"
 
 #include "base/error.h"
+#include "base/file.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -162,7 +163,8 @@ static void remove_links(const char *folder) {
     for (size_t i = 0; i < 2; i++) {
         char *path;
         if (asprintf(&path, "%s/%s", folder, links[i]) >= 0) {
-            unlink(path);
+            if (ls__file_check_target(path) == LS_OK) /* else of no save */
+                unlink(path);
             free(path);
         }
     }
@@ -312,7 +314,8 @@ void ls__folder_link(const char *folder, const char *name, uint64_t step) {
     snprintf(target, sizeof target, "%s%08" PRIu64, PREFIX, step);
     char *hidden = hidden_path(folder, target); /* so that a leftover is removed as such */
     if (hidden && asprintf(&path, "%s/%s", folder, name) >= 0) {
-        if (symlink(target, hidden) == 0 && rename(hidden, path) != 0)
+        if (ls__file_check_target(path) == LS_OK && symlink(target, hidden) == 0 &&
+            rename(hidden, path) != 0)
             unlink(hidden);
         free(path);
     }

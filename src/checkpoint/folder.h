@@ -45,7 +45,8 @@ ls_status ls__folder_publish(const char *folder, uint64_t step, const char *path
 /* Removes a checkpoint, or a half one. Its name is gone first; where it cannot be renamed it stays as it is. False: it
  * is no folder, and stays. */
 bool ls__folder_remove(const char *folder, const char *path);
-/* Points the link `name` to the checkpoint of `step`. A file system without links goes without. */
+/* Points the link `name` to the checkpoint of `step`. A file system without links goes without, and
+ * so does a folder in which something else has that name (no link and no regular file). */
 void ls__folder_link(const char *folder, const char *name, uint64_t step);
 /* What a file of a checkpoint that cannot be opened with this errno makes of it: LS_ERR_FORMAT, it is broken, where
  * the file is not there; else LS_ERR_IO, which tells nothing of the checkpoint. */

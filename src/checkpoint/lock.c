@@ -140,6 +140,8 @@ static ls_status wait_for_lock(int fd, const char *folder, const char *option, l
 ls_status ls__folder_lock(const char *folder, const char *option, ls_log_fn log, void *log_context,
                           int *fd) {
     *fd = -1;
+    if (!*folder)
+        return ls__fail(LS_ERR_ARGUMENT, "%sthe path of the folder is empty", option);
     LS_TRY(make_folder(folder, option));
     int lock = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (lock < 0)

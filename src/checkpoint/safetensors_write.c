@@ -3,6 +3,7 @@
 #include "checkpoint/safetensors.h"
 
 #include "base/error.h"
+#include "base/file.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -223,6 +224,7 @@ ls_status ls__safetensors_write(const char *path, const ls_safetensors_entry *en
     ls_status status;
     LS_TRY_OUT(ls__safetensors_make_header(path, entries, count, keys, values, metadata_count,
                                            &header, &header_size));
+    LS_TRY_OUT(ls__file_check_target(path));
     LS_TRY_OUT(open_folder(path, &folder));
     LS_TRY_OUT(create_temporary(path, &temporary, &fd));
     LS_TRY_OUT(write_temporary(fd, temporary, path, header, header_size, entries, count));

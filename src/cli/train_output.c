@@ -3,6 +3,7 @@
  * and is not touched without --overwrite. While a run writes there, it holds a lock on the folder, which
  * ends with the process. */
 #include "base/error.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "checkpoint/folder.h"
 #include "cli/train.h"
@@ -138,6 +139,12 @@ static ls_status open_metrics(ls__train_output *o, const ls__train_settings *set
     return status;
 }
 
+/* Before the first step, and not when all are made. */
+static ls_status check_targets(const ls__train_output *o) {
+    LS_TRY(ls__file_check_target(o->model_path));
+    return ls__file_check_target(o->summary_path);
+}
+
 ls_status ls__output_open(ls__train_output **out, const ls__train_settings *settings,
                           uint64_t first_step) {
     const char *folder = settings->out;
@@ -157,6 +164,8 @@ ls_status ls__output_open(ls__train_output **out, const ls__train_settings *sett
         status = ls__folder_lock(folder, "--out ", NULL, NULL, &o->lock);
     if (status == LS_OK)
         remove_leftovers(folder);
+    if (status == LS_OK)
+        status = check_targets(o);
     /* From here on the folder is no complete run until this one is. */
     if (status == LS_OK && unlink(o->summary_path) != 0 && errno != ENOENT)
         status = ls__fail_errno(LS_ERR_IO, errno, "%s: cannot replace", o->summary_path);

@@ -2,6 +2,7 @@
  * Read back by src/launch/flight_file.c. */
 #include "comm/flight.h"
 
+#include "base/file.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -84,12 +85,14 @@ ls_status ls__flight_write(const char *folder, const ls__flight_record *record) 
         snprintf(fresh, sizeof fresh, "%s/.flight-rank-%d.%d", folder, record->rank, (int)getpid());
     if (n < 0 || m < 0 || n >= (int)sizeof path || m >= (int)sizeof fresh)
         return ls__fail(LS_ERR_ARGUMENT, "flight recorder: the name of the folder is too long");
+    ls_status status = ls__file_check_target(path);
+    if (status != LS_OK)
+        return ls__fail_context(status, "flight recorder");
     (void)unlink(fresh);
     int fd = open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
     if (!file) {
-        ls_status status =
-            ls__fail_errno(LS_ERR_IO, errno, "flight recorder: cannot write %s", fresh);
+        status = ls__fail_errno(LS_ERR_IO, errno, "flight recorder: cannot write %s", fresh);
         if (fd >= 0)
             close(fd);
         return status;
@@ -99,7 +102,7 @@ ls_status ls__flight_write(const char *folder, const ls__flight_record *record) 
     good = fclose(file) == 0 && good;
     if (good && rename(fresh, path) == 0)
         return LS_OK;
-    ls_status status = ls__fail_errno(LS_ERR_IO, errno, "flight recorder: cannot write %s", path);
+    status = ls__fail_errno(LS_ERR_IO, errno, "flight recorder: cannot write %s", path);
     (void)unlink(fresh);
     return status;
 }

@@ -1,5 +1,6 @@
 #include "comm/tcp/meet_file.h"
 
+#include "base/file.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -13,6 +14,9 @@ ls_status ls__meet_file_write(const char *path, const char *where, const char *t
     int n = snprintf(fresh, sizeof fresh, "%s.%d", path, (int)getpid());
     if (n >= (int)sizeof fresh)
         return ls__fail(LS_ERR_ARGUMENT, "rendezvous file: the name is too long");
+    ls_status status = ls__file_check_target(path);
+    if (status != LS_OK)
+        return ls__fail_context(status, "rendezvous file");
     (void)unlink(fresh);
     int fd = open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
@@ -22,7 +26,7 @@ ls_status ls__meet_file_write(const char *path, const char *where, const char *t
     good = fclose(file) == 0 && good;
     if (good && rename(fresh, path) == 0)
         return LS_OK;
-    ls_status status = ls__fail_errno(LS_ERR_IO, errno, "rendezvous file: cannot write %s", path);
+    status = ls__fail_errno(LS_ERR_IO, errno, "rendezvous file: cannot write %s", path);
     (void)unlink(fresh);
     return status;
 }
