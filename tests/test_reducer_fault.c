@@ -26,8 +26,11 @@ static void body(int rank, ls_job *job, void *context) {
     const fault *f = context;
     const size_t shape[1] = {ELEMENTS};
     ls_reducer_param params[PARAMS];
-    for (size_t i = 0; i < PARAMS; i++)
-        params[i] = (ls_reducer_param){"p", LS_F32, shape, 1, false, false};
+    char names[PARAMS][8];
+    for (size_t i = 0; i < PARAMS; i++) {
+        snprintf(names[i], sizeof names[i], "p%zu", i);
+        params[i] = (ls_reducer_param){names[i], LS_F32, shape, 1, false, false};
+    }
     const ls_reducer_options options = {
         .first_bucket_bytes = 4096, .bucket_bytes = 4096, .progress = f->progress};
     ls_reducer *r;

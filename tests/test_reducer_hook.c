@@ -504,6 +504,44 @@ static void test_nan(void **state) {
         assert_int_equal(ranks_run(2, ranks_transport(), nan_body, (void *)texts[i]), 0);
 }
 
+/* A caller's hook has no way to set the text of its error. */
+static ls_status fails_to_attach(void *context, const ls_group *group,
+                                 const ls_reducer_param *params, size_t count) {
+    (void)context, (void)params, (void)count;
+    return ls_group_rank(group) == 1 ? LS_ERR_MEMORY : LS_OK;
+}
+
+static ls_status fails_to_reduce(void *context, ls_group *group, const ls_hook_bucket *b) {
+    (void)context, (void)group, (void)b;
+    return LS_ERR_MEMORY;
+}
+
+static void wordless_body(int rank, ls_job *job, void *context) {
+    (void)context;
+    ls_group *world = ls_job_world(job);
+    ls_reducer_param params[COUNT];
+    describe(params);
+    ls_reducer_hook hook = {.name = "h", .attach = fails_to_attach, .reduce = fails_to_reduce};
+    const ls_reducer_options options = {.hook = &hook};
+    ls_reducer *r;
+    const char *words = "hook h: it returned LS_ERR_MEMORY (out of memory) and no text";
+    CHECK(ls_group_free(NULL, NULL) == LS_ERR_ARGUMENT); /* leaves a text behind */
+    CHECK(ls_reducer_create(&r, world, params, COUNT, &options) ==
+          (rank == 1 ? LS_ERR_MEMORY : LS_ERR_PEER));
+    CHECK(strstr(ls_error_text(), words));
+    hook.attach = NULL;
+    CHECK_OK(ls_reducer_create(&r, world, params, COUNT, &options));
+    CHECK_OK(ls_reducer_begin(r, 1));
+    CHECK(ls_reducer_wait(r, NULL) == LS_ERR_MEMORY);
+    CHECK(strstr(ls_error_text(), words));
+    ls_reducer_destroy(r);
+}
+
+static void test_a_hook_without_words(void **state) {
+    (void)state;
+    assert_int_equal(ranks_run(2, ranks_transport(), wordless_body, NULL), 0);
+}
+
 static void differ_body(int rank, ls_job *job, void *context) {
     (void)context;
     ls_reducer_param params[COUNT];
@@ -513,7 +551,12 @@ static void differ_body(int rank, ls_job *job, void *context) {
     ls_reducer *r;
     CHECK(ls_reducer_create(&r, ls_job_world(job), params, COUNT,
                             &(ls_reducer_options){.hook = hook}) == LS_ERR_MISMATCH);
-    CHECK(strstr(ls_error_text(), "hook bf16") && strstr(ls_error_text(), "hook topk:ratio=0.5"));
+    CHECK(strstr(ls_error_text(), "hooks differ: rank 0 has hook bf16, rank 1 has hook "
+                                  "topk:ratio=0.5; give all ranks the same options"));
+    CHECK(ls_reducer_create(&r, ls_job_world(job), params, COUNT,
+                            &(ls_reducer_options){.hook = rank == 1 ? NULL : hook}) ==
+          LS_ERR_MISMATCH);
+    CHECK(strstr(ls_error_text(), "hooks differ: rank 0 has hook bf16, rank 1 has no hook"));
     ls_hook_destroy(hook);
 }
 
@@ -582,15 +625,11 @@ static void test_texts(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_f16),
-        cmocka_unit_test(test_topk),
-        cmocka_unit_test(test_powersgd),
-        cmocka_unit_test(test_own),
-        cmocka_unit_test(test_state),
-        cmocka_unit_test(test_nan),
-        cmocka_unit_test(test_hooks_differ),
-        cmocka_unit_test(test_hook_is_used_again),
+        cmocka_unit_test(test_bf16),         cmocka_unit_test(test_f16),
+        cmocka_unit_test(test_topk),         cmocka_unit_test(test_powersgd),
+        cmocka_unit_test(test_own),          cmocka_unit_test(test_state),
+        cmocka_unit_test(test_nan),          cmocka_unit_test(test_a_hook_without_words),
+        cmocka_unit_test(test_hooks_differ), cmocka_unit_test(test_hook_is_used_again),
         cmocka_unit_test(test_texts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -59,6 +59,30 @@ static void wrong_calls(int rank, ls_job *job, void *context) {
     ls_reducer_destroy(NULL);
 }
 
+static void wrong_params(int rank, ls_job *job, void *context) {
+    (void)rank;
+    (void)context;
+    ls_group *group = ls_job_world(job);
+    ls_reducer *r;
+    ls_reducer_param p[3];
+#define REFUSED(count, text)                                                                       \
+    CHECK_ERROR(ls_reducer_create(&r, group, p, count, NULL), LS_ERR_ARGUMENT, text);              \
+    CHECK(r == NULL);                                                                              \
+    memcpy(p, params, sizeof p)
+    memcpy(p, params, sizeof p);
+    p[2].name = "a";
+    REFUSED(3, "two parameters have the name a");
+    p[1].name = "";
+    REFUSED(3, "parameter 1 has no name");
+    p[1].name = NULL;
+    REFUSED(3, "parameter 1 has no name");
+    p[2].dims = SIZE_MAX;
+    REFUSED(3, "parameter 2 (c) has 18446744073709551615 dimensions, want at most 32");
+    REFUSED(SIZE_MAX, "18446744073709551615 parameters are more than memory can hold");
+#undef REFUSED
+    CHECK_ERROR(ls_reducer_create(&r, group, NULL, 3, NULL), LS_ERR_ARGUMENT, "params is NULL");
+}
+
 static void wrong_orders(int rank, ls_job *job, void *context) {
     (void)rank;
     ls_group *group = ls_job_world(job);
@@ -174,6 +198,11 @@ static void test_wrong_calls(void **state) {
     run(wrong_calls, NULL);
 }
 
+static void test_wrong_params(void **state) {
+    (void)state;
+    run(wrong_params, NULL);
+}
+
 static void test_wrong_orders(void **state) {
     (void)state;
     run(wrong_orders, NULL);
@@ -203,6 +232,7 @@ static void test_nothing_trainable(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_wrong_calls),
+        cmocka_unit_test(test_wrong_params),
         cmocka_unit_test(test_wrong_orders),
         cmocka_unit_test(test_report),
         cmocka_unit_test(test_reduces_while_gradients_are_missing),

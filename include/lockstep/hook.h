@@ -61,7 +61,8 @@ typedef struct ls_hook_state {
                       the same on all ranks */
 } ls_hook_state;
 
-/* Functions get `context`. Those that are NULL are left out; `reduce` must be there. */
+/* Functions get `context`. Those that are NULL are left out; `reduce` must be there. Where one returns an error,
+ * messages carry the text of the library's call that failed in it, if one did, else what the status means. */
 typedef struct ls_reducer_hook {
     const char *name; /* with its settings: "topk:ratio=0.01"; compared between ranks at creation */
     bool whole_tensors; /* no tensor is cut: a bucket may exceed its size by a tensor */

@@ -32,11 +32,13 @@ extern "C" {
 
 typedef struct ls_reducer ls_reducer; /* opaque */
 
+enum { LS_REDUCER_MAX_DIMS = 32 };
+
 /* A parameter, as every rank must describe it equally. Copied. */
 typedef struct ls_reducer_param {
-    const char *name;
+    const char *name;    /* not empty, and no other parameter's */
     ls_dtype dtype;      /* F32, F64, F16 or BF16 */
-    const size_t *shape; /* `dims` extents; dims 0 is a scalar */
+    const size_t *shape; /* `dims` extents, at most LS_REDUCER_MAX_DIMS; 0 is a scalar */
     size_t dims;
     bool frozen; /* not trained: has no gradient, but is part of the fingerprint */
     bool

@@ -15,8 +15,9 @@ ls_status ls__description_create(ls__description *description, const ls_reducer_
     FILE *out = open_memstream(&description->text, &description->length);
     if (out == NULL)
         return ls__fail(LS_ERR_MEMORY, "ls_reducer_create: no memory to describe the parameters");
-    fprintf(out, "first_bucket_bytes %zu and bucket_bytes %zu%s%s%c", first_bucket_bytes,
-            bucket_bytes, hook ? " and hook " : "", hook ? hook->name : "", '\0');
+    fprintf(out, "first_bucket_bytes %zu and bucket_bytes %zu%c", first_bucket_bytes, bucket_bytes,
+            '\0');
+    fprintf(out, "%s%s%c", hook ? "hook " : "no hook", hook ? hook->name : "", '\0');
     for (size_t i = 0; i < count; i++) {
         fprintf(out, "%s %s [", params[i].name, ls_dtype_name(params[i].dtype));
         for (size_t d = 0; d < params[i].dims; d++)
@@ -30,7 +31,9 @@ ls_status ls__description_create(ls__description *description, const ls_reducer_
     return LS_OK;
 }
 
-/* String number n of a description, the bucket sizes being number 0; NULL past the last. */
+enum { BUCKETS, HOOK, PARAMS }; /* strings of a description: what it begins with */
+
+/* String number n of a description; NULL past the last. */
 static const char *entry(const ls__description *description, size_t n) {
     const char *at = description->text, *end = at + description->length;
     for (; n > 0 && at < end; n--)
@@ -39,7 +42,7 @@ static const char *entry(const ls__description *description, size_t n) {
 }
 
 const char *ls__description_param(const ls__description *description, size_t i) {
-    return entry(description, i + 1);
+    return entry(description, PARAMS + i);
 }
 
 /* FNV-1a, 64 bits */
@@ -60,21 +63,21 @@ static ls_status name_difference(const ls__description *zero, const ls__descript
         if (a == NULL && b == NULL) /* equal after all: hashes of different lengths only */
             return ls__fail(LS_ERR_MISMATCH,
                             "ls_reducer_create: parameters of rank 0 and rank %d differ", rank);
-        if (n == 0)
+        if (n < PARAMS)
             return ls__fail(LS_ERR_MISMATCH,
-                            "ls_reducer_create: bucket sizes differ: rank 0 has %s, rank %d has "
-                            "%s; give all ranks the same options",
-                            a, rank, b);
+                            "ls_reducer_create: %s differ: rank 0 has %.300s, rank %d has %.300s; "
+                            "give all ranks the same options",
+                            n == BUCKETS ? "bucket sizes" : "hooks", a, rank, b);
         if (a != NULL && b != NULL)
             return ls__fail(LS_ERR_MISMATCH,
                             "ls_reducer_create: parameter %zu differs: rank 0 has %.300s, rank %d "
                             "has %.300s; build the same model on all ranks",
-                            n - 1, a, rank, b);
+                            n - PARAMS, a, rank, b);
         return ls__fail(
             LS_ERR_MISMATCH,
             "ls_reducer_create: rank %d has no parameter %zu, rank %d has %.300s; build "
             "the same model on all ranks",
-            a ? rank : 0, n - 1, a ? 0 : rank, a ? a : b);
+            a ? rank : 0, n - PARAMS, a ? 0 : rank, a ? a : b);
     }
 }
 

@@ -1,5 +1,5 @@
 /* Do all ranks train the same model? The description of a rank's parameters is a sequence of strings,
- * each with its NUL: the bucket sizes, then one for each parameter ("fc2.weight F32 [10, 100]"). */
+ * each with its NUL: the bucket sizes, the hook, then one for each parameter ("fc2.weight F32 [10, 100]"). */
 #ifndef LS_REDUCER_FINGERPRINT_H
 #define LS_REDUCER_FINGERPRINT_H
 

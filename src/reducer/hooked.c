@@ -46,6 +46,19 @@ static ls_status learn_total(ls__hooked *h) {
     return LS_OK;
 }
 
+/* A hook of the caller's cannot set the thread's text: then the status says what there is to say. Call
+ * forget_text before the hook, so that no earlier failure's text is taken for its own. */
+static void forget_text(void) {
+    ls__error_set("%s", "");
+}
+
+static ls_status hook_failed(const ls__hooked *h, ls_status status, const char *where) {
+    if (ls_error_text()[0] == '\0')
+        ls__error_set("it returned %s (%s) and no text", ls_status_name(status),
+                      ls_status_text(status));
+    return ls__fail_context(status, "%shook %.100s", where, h->hook.name);
+}
+
 static ls_status reduce_by_hook(ls__hooked *h, size_t k, void *data) {
     const ls__bucket *bucket = &h->layout->bucket[k];
     LS_TRY(learn_total(h));
@@ -61,8 +74,9 @@ static ls_status reduce_by_hook(ls__hooked *h, size_t k, void *data) {
                                  .pieces = find_pieces(h, k),
                                  .weight = h->weight,
                                  .total = *h->total};
+    forget_text();
     ls_status status = h->hook.reduce(h->hook.context, h->group, &view);
-    return status == LS_OK ? LS_OK : ls__fail_context(status, "hook %.100s", h->hook.name);
+    return status == LS_OK ? LS_OK : hook_failed(h, status, "");
 }
 
 static ls_status reduce(void *context, size_t k) {
@@ -94,9 +108,10 @@ ls_status ls__hooked_attach(ls__hooked *h, const ls_reducer_hook *hook,
     if (!h->piece || !h->flags || !h->order)
         return ls__fail(LS_ERR_MEMORY, "ls_reducer_create: no memory for the hook");
     if (hook->attach) {
+        forget_text();
         ls_status status = hook->attach(hook->context, h->group, params, count);
         if (status != LS_OK)
-            return ls__fail_context(status, "ls_reducer_create: hook %.100s", hook->name);
+            return hook_failed(h, status, "ls_reducer_create: ");
     }
     return threaded ? ls__runner_create(&h->runner, reduce, h) : LS_OK;
 }

@@ -49,27 +49,60 @@ struct ls_reducer {
 
 /* --- creation -------------------------------------------------------------------------------- */
 
+static ls_status check_param(const ls_reducer_param *param, size_t i) {
+    if (param->name == NULL || param->name[0] == '\0')
+        return ls__fail(LS_ERR_ARGUMENT, "ls_reducer_create: parameter %zu has no name", i);
+    if (param->dims > LS_REDUCER_MAX_DIMS)
+        return ls__fail(LS_ERR_ARGUMENT,
+                        "ls_reducer_create: parameter %zu (%s) has %zu dimensions, want at most %d",
+                        i, param->name, param->dims, LS_REDUCER_MAX_DIMS);
+    if (param->shape == NULL && param->dims > 0)
+        return ls__fail(LS_ERR_ARGUMENT,
+                        "ls_reducer_create: parameter %zu (%s) has %zu dimensions and no shape", i,
+                        param->name, param->dims);
+    bool is_float = param->dtype == LS_F32 || param->dtype == LS_F64 || param->dtype == LS_F16 ||
+                    param->dtype == LS_BF16;
+    if (ls_dtype_size(param->dtype) == 0 || (!param->frozen && !is_float))
+        return ls__fail(LS_ERR_ARGUMENT,
+                        "ls_reducer_create: parameter %zu (%s) has dtype %s, want F32, F64, "
+                        "F16 or BF16",
+                        i, param->name, ls_dtype_name(param->dtype));
+    return LS_OK;
+}
+
+static int compare_names(const void *a, const void *b) {
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Names say in messages and checkpoints which parameter is meant. */
+static ls_status check_names(const ls_reducer_param *params, size_t count) {
+    const char **names = calloc(count + 1, sizeof *names);
+    if (names == NULL)
+        return ls__fail(LS_ERR_MEMORY, "ls_reducer_create: no memory for %zu parameters", count);
+    for (size_t i = 0; i < count; i++)
+        names[i] = params[i].name;
+    qsort(names, count, sizeof *names, compare_names);
+    ls_status status = LS_OK;
+    for (size_t i = 1; i < count && status == LS_OK; i++)
+        if (strcmp(names[i - 1], names[i]) == 0)
+            status = ls__fail(LS_ERR_ARGUMENT,
+                              "ls_reducer_create: two parameters have the name %.300s, want names "
+                              "that differ",
+                              names[i]);
+    free(names);
+    return status;
+}
+
 static ls_status check_params(const ls_reducer_param *params, size_t count) {
     if (params == NULL && count > 0)
         return ls__fail(LS_ERR_ARGUMENT, "ls_reducer_create: params is NULL for %zu parameters",
                         count);
-    for (size_t i = 0; i < count; i++) {
-        const ls_reducer_param *param = &params[i];
-        if (param->name == NULL)
-            return ls__fail(LS_ERR_ARGUMENT, "ls_reducer_create: parameter %zu has no name", i);
-        if (param->shape == NULL && param->dims > 0)
-            return ls__fail(LS_ERR_ARGUMENT,
-                            "ls_reducer_create: parameter %zu (%s) has %zu dimensions and no shape",
-                            i, param->name, param->dims);
-        bool is_float = param->dtype == LS_F32 || param->dtype == LS_F64 ||
-                        param->dtype == LS_F16 || param->dtype == LS_BF16;
-        if (ls_dtype_size(param->dtype) == 0 || (!param->frozen && !is_float))
-            return ls__fail(LS_ERR_ARGUMENT,
-                            "ls_reducer_create: parameter %zu (%s) has dtype %s, want F32, F64, "
-                            "F16 or BF16",
-                            i, param->name, ls_dtype_name(param->dtype));
-    }
-    return LS_OK;
+    if (count > PTRDIFF_MAX / sizeof *params)
+        return ls__fail(LS_ERR_ARGUMENT,
+                        "ls_reducer_create: %zu parameters are more than memory can hold", count);
+    for (size_t i = 0; i < count; i++)
+        LS_TRY(check_param(&params[i], i));
+    return check_names(params, count);
 }
 
 static ls_status check_options(const ls_reducer_options *options) {
