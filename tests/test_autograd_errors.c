@@ -124,6 +124,11 @@ static void test_shapes_of_norms_and_arithmetic(void **state) {
                         "batch_norm: not training, and no running statistics given");
 }
 
+static void test_no_place_for_a_sum(void **state) {
+    REFUSED(ls_residual_layer_norm(s, T(2, 3), T(2, 3), NULL, T(3), T(3), 1e-5F, NULL),
+            LS_ERR_ARGUMENT, "residual_layer_norm: sum is NULL; want a place for x + branch");
+}
+
 static void test_shapes_of_shapes(void **state) {
     REFUSED(ls_reshape(s, T(2, 3), (size_t[]){4}, 1), LS_ERR_ARGUMENT,
             "reshape: x (2, 3) has 6 elements, but (4) has 4");
@@ -137,6 +142,8 @@ static void test_shapes_of_shapes(void **state) {
             "slice: elements [2, 2) of dimension 1 are no part of x (2, 3)");
     REFUSED(ls_concat(s, (ls_tensor *[]){T(2, 3), T(2, 4)}, 2, 0), LS_ERR_ARGUMENT,
             "concat: part 1 (2, 4) does not fit part 0 (2, 3) along dimension 0");
+    REFUSED(ls_concat(s, (ls_tensor *[]){T(4, 4), T(4, 4)}, 2, 9), LS_ERR_ARGUMENT,
+            "concat: part 0 (4, 4) has no dimension 9");
     REFUSED(ls_concat(s, NULL, 0, 0), LS_ERR_ARGUMENT, "concat: no parts given");
     REFUSED(ls_tensor_new(s, LS_F32, (size_t[]){2, 0, 3}, 3), LS_ERR_ARGUMENT,
             "tensor: shape (2, 0, 3) has no elements, want extents of at least 1");
@@ -231,6 +238,7 @@ int main(void) {
         WITH_FIXTURE(test_shapes_of_products),
         WITH_FIXTURE(test_shapes_of_images),
         WITH_FIXTURE(test_shapes_of_norms_and_arithmetic),
+        WITH_FIXTURE(test_no_place_for_a_sum),
         WITH_FIXTURE(test_shapes_of_shapes),
         WITH_FIXTURE(test_language),
         WITH_FIXTURE(test_values_out_of_range),

@@ -202,7 +202,6 @@ static void body_refuse(int rank, ls_job *job, void *context) {
     static const size_t other_shape[] = {MEMORY + 1};
     static float more[MEMORY + 1];
     fixture f;
-    ls_checkpointer *c;
     char path[600];
     snprintf(path, sizeof path, "%s/step-00000003", (const char *)context);
     open_fixture(&f, job, in_folder("unused"), false);
@@ -222,11 +221,51 @@ static void body_refuse(int rank, ls_job *job, void *context) {
     refuse(job, path, &contents, LS_ERR_ARGUMENT,
            "saved with --batch-size unknown, this run has 64");
 
-    items[1].per_rank = true;
-    const ls_checkpointer_options options = {.folder = in_folder("elsewhere")};
-    CHECK(ls_checkpointer_create(&c, ls_job_world(job), &contents, &options) == LS_ERR_ARGUMENT);
-    CHECK(!c && strstr(ls_error_text(), "counter is per rank and I64"));
     close_fixture(&f);
+}
+
+/* Contents that no checkpointer is made of. */
+static void refuse_contents(ls_job *job, const ls_checkpoint_contents *contents, const char *text) {
+    const ls_checkpointer_options options = {.folder = in_folder("elsewhere")};
+    ls_checkpointer *c;
+    CHECK(ls_checkpointer_create(&c, ls_job_world(job), contents, &options) == LS_ERR_ARGUMENT);
+    CHECK(!c && strstr(ls_error_text(), text));
+}
+
+static void refuse_item(ls_job *job, const fixture *f, ls_checkpoint_item item, const char *text) {
+    ls_checkpoint_item items[2] = {f->items[0], item};
+    ls_checkpoint_contents contents = f->contents;
+    contents.items = items;
+    refuse_contents(job, &contents, text);
+}
+
+static void body_refuse_contents(int rank, ls_job *job, void *context) {
+    (void)rank, (void)context;
+    fixture f;
+    open_fixture(&f, job, in_folder("unused"), false);
+    ls_checkpoint_item item = f.items[1];
+    item.per_rank = true;
+    refuse_item(job, &f, item, "counter is per rank and I64");
+    item = f.items[1];
+    item.dims = 1;
+    refuse_item(job, &f, item, "counter has 1 dimensions and no shape");
+    item.dims = SIZE_MAX;
+    refuse_item(job, &f, item, "18446744073709551615 dimensions");
+    item = f.items[1];
+    item.dtype = (ls_dtype)99;
+    refuse_item(job, &f, item, "99 is no dtype");
+    ls_checkpoint_contents contents = f.contents;
+    contents.items = NULL;
+    refuse_contents(job, &contents, "items is NULL for 2 items");
+    contents = f.contents;
+    contents.fact_count = 1;
+    refuse_contents(job, &contents, "facts is NULL for 1 facts");
+    close_fixture(&f);
+}
+
+static void what_cannot_be_saved_is_refused_by_name(void **state) {
+    (void)state;
+    assert_int_equal(ranks_run(2, "shm", body_refuse_contents, NULL), 0);
 }
 
 static void what_does_not_fit_is_refused_by_name(void **state) {
@@ -398,6 +437,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_world_loads_what_four_ranks_saved),
         cmocka_unit_test(what_does_not_fit_is_refused_by_name),
+        cmocka_unit_test(what_cannot_be_saved_is_refused_by_name),
         cmocka_unit_test(a_save_that_fails_can_be_tried_again),
         cmocka_unit_test(starting_over_waits_for_all_ranks),
         cmocka_unit_test(a_path_too_long_leaves_nothing),

@@ -194,7 +194,7 @@ static void test_optimizer_refuses(void **state) {
     assert_int_equal(ranks_run(2, "shm", body_refusal, NULL), 0);
 }
 
-static void body_too_few_shards(int rank, ls_job *job, void *context) {
+static void body_wrong_shards(int rank, ls_job *job, void *context) {
     (void)rank;
     (void)context;
     trainer t;
@@ -204,13 +204,24 @@ static void body_too_few_shards(int rank, ls_job *job, void *context) {
     const ls_ddp_options ddp = {.shards = 1};
     CHECK(ls_ddp_create(&t.ddp, t.model, ls_job_world(job), &ddp) == LS_ERR_ARGUMENT);
     CHECK(strstr(ls_error_text(), "1 shards for 2 ranks"));
+    for (int i = 0; i < 2; i++) {
+        const ls_ddp_options huge = {.shards = i ? LS_DDP_MAX_SHARDS + 1 : SIZE_MAX};
+        CHECK(ls_ddp_create(&t.ddp, t.model, ls_job_world(job), &huge) == LS_ERR_ARGUMENT);
+        CHECK(strstr(ls_error_text(), "shards, want at most 1048576"));
+    }
+    const ls_ddp_options most = {.shards = LS_DDP_MAX_SHARDS};
+    CHECK_OK(ls_ddp_create(&t.ddp, t.model, ls_job_world(job), &most));
+    CHECK_OK(ls_ddp_begin(t.ddp, 1));
+    CHECK(ls_ddp_backward(t.ddp, NULL, NULL) == LS_ERR_ARGUMENT);
+    CHECK(strcmp(ls_error_text(), "ls_ddp_backward: step is NULL") == 0);
+    ls_ddp_destroy(t.ddp);
     ls_model_destroy(t.model);
     ls_device_destroy(t.device);
 }
 
-static void test_too_few_shards(void **state) {
+static void test_wrong_shards(void **state) {
     (void)state;
-    assert_int_equal(ranks_run(2, "shm", body_too_few_shards, NULL), 0);
+    assert_int_equal(ranks_run(2, "shm", body_wrong_shards, NULL), 0);
 }
 
 /* --- replicas --- */
@@ -405,7 +416,7 @@ int main(void) {
         cmocka_unit_test(test_shards_without_samples),
         cmocka_unit_test(test_uneven_shards),
         cmocka_unit_test(test_optimizer_refuses),
-        cmocka_unit_test(test_too_few_shards),
+        cmocka_unit_test(test_wrong_shards),
         cmocka_unit_test(test_different_parameter_lists),
         cmocka_unit_test(test_replicas),
         cmocka_unit_test(test_statistics),

@@ -256,6 +256,20 @@ static void refuse_body(int rank, ls_job *job, void *context) {
     CHECK(ls_local_sgd_create(&local, t.model, ls_job_world(job), &(ls_local_sgd_options){0}) ==
           LS_ERR_ARGUMENT);
     CHECK(strstr(ls_error_text(), "every 0"));
+    const ls_local_sgd_options huge = {.every = 1, .ddp.shards = SIZE_MAX};
+    CHECK(ls_local_sgd_create(&local, t.model, ls_job_world(job), &huge) == LS_ERR_ARGUMENT);
+    CHECK(strstr(ls_error_text(), "at most 1048576 shards"));
+    CHECK_OK(ls_local_sgd_create(&local, t.model, ls_job_world(job),
+                                 &(ls_local_sgd_options){.every = 1}));
+    const double wrong[] = {NAN, -1, INFINITY};
+    for (size_t i = 0; i < 3; i++) {
+        CHECK(ls_local_sgd_step(local, wrong[i], 1, NULL) == LS_ERR_ARGUMENT);
+        CHECK(strstr(ls_error_text(), "ls_local_sgd_step: weight is "));
+    }
+    ls_local_sgd_sync sync; /* they were no steps */
+    CHECK_OK(ls_local_sgd_step(local, 2, 3, &sync));
+    CHECK(sync.averaged && sync.weight == 2 && sync.loss == 3);
+    ls_local_sgd_destroy(local);
     ls_reducer_hook *hook; /* its memory belongs to the tensors it was attached to */
     CHECK_OK(ls_hook_create(&hook, "powersgd:rank=1"));
     const ls_ddp_options options = {.reducer.hook = hook};

@@ -3,6 +3,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -35,7 +36,38 @@ static void test_nulls(void **state) {
     assert_null(ls_safetensors_metadata(NULL, "x"));
 }
 
+static void test_nulls_without_a_status(void **state) {
+    (void)state;
+    float four[4] = {7};
+    assert_int_equal(ls_parameter_role(NULL), 0);
+    assert_null(ls_parameter_value(NULL));
+    assert_true(ls_tensor_count(ls_parameter_value(NULL)) == 0);
+    assert_int_equal(ls_dataset_get_kind(NULL), 0);
+    assert_true(ls_schedule_rate(NULL, 3) == 0);
+    assert_true(ls_random_stream(NULL) == 0);
+    ls_random_u32x4(1, 2, 3, NULL);
+    ls_random_uniform4(1, 2, 3, NULL);
+    ls_random_normal4(1, 2, 3, NULL);
+    ls_random_uniform4(1, 2, 3, four);
+    assert_true(four[0] < 1);
+}
+
+/* Places for results that are NULL. */
+static void test_no_place_for_results(void **state) {
+    (void)state;
+    ls_dataset *data;
+    ls_ddp_shards(NULL, NULL, NULL);
+    ls_local_sgd_shards(NULL, NULL, NULL);
+    assert_null(ls_residual_layer_norm(NULL, NULL, NULL, NULL, NULL, NULL, 1e-5F, NULL));
+    assert_non_null(strstr(ls_error_text(), "residual_layer_norm: sum is NULL"));
+    assert_int_equal(ls_dataset_open(&data, "text:/proc/self/exe", 8), LS_OK);
+    assert_true(ls_dataset_sample_shape(data, NULL) == 1);
+    ls_dataset_close(data);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_nulls)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_nulls),
+                                       cmocka_unit_test(test_nulls_without_a_status),
+                                       cmocka_unit_test(test_no_place_for_results)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,7 +37,8 @@ LS_API ls_dataset_kind ls_dataset_get_kind(const ls_dataset *dataset);
 LS_API size_t ls_dataset_count(const ls_dataset *dataset, ls_split split);
 /* Classes, or the size of the vocabulary. */
 LS_API size_t ls_dataset_classes(const ls_dataset *dataset);
-/* Images: {channels, height, width}. Tokens: {context}. Returns the number of dimensions. */
+/* Images: {channels, height, width}. Tokens: {context}. Returns the number of dimensions. `shape`
+ * may be NULL. */
 LS_API size_t ls_dataset_sample_shape(const ls_dataset *dataset, size_t shape[3]);
 /* The bytes of the vocabulary of a text, one for each token id; NULL for images. */
 LS_API const unsigned char *ls_dataset_vocabulary(const ls_dataset *dataset);

@@ -16,9 +16,13 @@ extern "C" {
 
 typedef struct ls_ddp ls_ddp; /* opaque */
 
+/* A shard is a forward and a backward: more of them than this is a mistake. */
+enum { LS_DDP_MAX_SHARDS = 1 << 20 };
+
 /* Zero-initialise; zero means the default. */
 typedef struct ls_ddp_options {
-    size_t shards; /* of the global batch, at least the group's size; default: one per rank */
+    size_t shards; /* of the global batch, at least the group's size and at most LS_DDP_MAX_SHARDS;
+                      default: one per rank */
     ls_reducer_options reducer;
     size_t
         watch_every; /* steps between two looks at whether replicas still are equal; default 100 */
@@ -35,7 +39,7 @@ LS_API ls_status ls_ddp_create(ls_ddp **ddp, ls_model *model, ls_group *group,
 /* Collective, as ls_reducer_destroy. The model keeps its weights and takes gradients of its own again. */
 LS_API void ls_ddp_destroy(ls_ddp *ddp);
 
-/* The shards of this rank: [*first, *first + *count). count is at least 1. */
+/* The shards of this rank: [*first, *first + *count). count is at least 1. Either may be NULL. */
 LS_API void ls_ddp_shards(const ls_ddp *ddp, size_t *first, size_t *count);
 
 /* Between steps: ls_ddp_backward multiplies the loss by `scale` before backward, and what reads gradients

@@ -35,7 +35,7 @@ typedef struct ls_local_sgd_options {
 } ls_local_sgd_options;
 
 /* Collective. As ls_ddp_create, errors too; the model is trained by ls_local_sgd_ddp. LS_ERR_ARGUMENT where
- * `every` is 0 or there are fewer shards than ranks. */
+ * `every` is 0, or shards are fewer than ranks or more than LS_DDP_MAX_SHARDS. */
 LS_API ls_status ls_local_sgd_create(ls_local_sgd **local, ls_model *model, ls_group *group,
                                      const ls_local_sgd_options *options);
 /* Collective. NULL is allowed. */
@@ -45,7 +45,7 @@ LS_API void ls_local_sgd_destroy(ls_local_sgd *local);
 LS_API ls_ddp *ls_local_sgd_ddp(const ls_local_sgd *local);
 /* Whether the next step is one without reduction. */
 LS_API bool ls_local_sgd_is_local(const ls_local_sgd *local);
-/* The shards of this rank in the global batch, as ls_ddp_shards without local SGD. */
+/* The shards of this rank in the global batch, as ls_ddp_shards without local SGD. Either may be NULL. */
 LS_API void ls_local_sgd_shards(const ls_local_sgd *local, size_t *first, size_t *count);
 
 typedef struct ls_local_sgd_sync {
@@ -55,7 +55,7 @@ typedef struct ls_local_sgd_sync {
     double loss;   /* the average over it */
 } ls_local_sgd_sync;
 
-/* After each optimizer step, with this rank's weight and loss of it. Every `every` local steps collective:
+/* After each optimizer step, with this rank's weight (as in ls_ddp_begin) and loss of it. Every `every` local steps collective:
  * weights, running statistics and the optimizer's state become their averages over ranks, weighted by what
  * each trained on (equal weights: by the plain average), so replicas are equal to the bit again. Updates are
  * counted as on the rank that made most. *sync (may be NULL) says what happened. Errors are those of

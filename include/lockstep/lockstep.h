@@ -1,7 +1,8 @@
 /* All of Lockstep. Trainers with their own tensors need only status.h, job.h, group.h and reducer.h
  * (liblockstep-comm).
  *
- * A handle that is NULL gives LS_ERR_ARGUMENT; 0, -1 for a rank, or NULL from functions without a status. */
+ * A handle that is NULL gives LS_ERR_ARGUMENT; 0, -1 for a rank, or NULL from functions without a status.
+ * So does a result that has no place to go, unless the function says that it may be NULL. */
 #ifndef LOCKSTEP_LOCKSTEP_H
 #define LOCKSTEP_LOCKSTEP_H
 

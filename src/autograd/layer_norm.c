@@ -175,6 +175,10 @@ ls_tensor *ls_residual_layer_norm(ls_step *step, ls_tensor *x, ls_tensor *branch
                                   ls_tensor *branch_bias, ls_tensor *weight, ls_tensor *bias,
                                   float epsilon, ls_tensor **sum) {
     struct layer_norm l = {0};
+    if (!sum)
+        return ls__step_fail(step, ls__fail(LS_ERR_ARGUMENT,
+                                            "residual_layer_norm: sum is NULL; want a place for "
+                                            "x + branch"));
     *sum = NULL;
     if (!residual_fits(step, "residual_layer_norm", x, branch, branch_bias) ||
         !norm_fits(step, x, weight, bias))

@@ -193,11 +193,17 @@ static bool concat_shape(ls_step *step, ls_tensor *const *parts, size_t count, s
         if (!ls__tensor_check(step, parts[i], LS_F32, "concat"))
             return false;
         const ls_tensor *first = parts[0], *part = parts[i];
-        bool fits = part->dims == first->dims && dim < part->dims;
+        char tf[LS__SHAPE_TEXT], tp[LS__SHAPE_TEXT];
+        if (dim >= part->dims) {
+            ls__step_fail(step,
+                          ls__fail(LS_ERR_ARGUMENT, "concat: part %zu %s has no dimension %zu", i,
+                                   ls__tensor_text(part, tp), dim));
+            return false;
+        }
+        bool fits = part->dims == first->dims;
         for (size_t d = 0; fits && d < part->dims; d++)
             fits = d == dim || part->shape[d] == first->shape[d];
         if (!fits) {
-            char tf[LS__SHAPE_TEXT], tp[LS__SHAPE_TEXT];
             ls__step_fail(step,
                           ls__fail(LS_ERR_ARGUMENT,
                                    "concat: part %zu %s does not fit part 0 %s along dimension "

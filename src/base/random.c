@@ -6,6 +6,8 @@ static const uint32_t MULTIPLIER_0 = 0xD2511F53, MULTIPLIER_1 = 0xCD9E8D57;
 static const uint32_t WEYL_0 = 0x9E3779B9, WEYL_1 = 0xBB67AE85;
 
 void ls_random_u32x4(uint64_t seed, uint64_t stream, uint64_t counter, uint32_t out[4]) {
+    if (!out)
+        return;
     uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32);
     uint32_t c2 = (uint32_t)stream, c3 = (uint32_t)(stream >> 32);
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
@@ -30,14 +32,14 @@ void ls_random_u32x4(uint64_t seed, uint64_t stream, uint64_t counter, uint32_t 
 void ls_random_uniform4(uint64_t seed, uint64_t stream, uint64_t counter, float out[4]) {
     uint32_t bits[4];
     ls_random_u32x4(seed, stream, counter, bits);
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; out && i < 4; i++)
         out[i] = (float)(bits[i] >> 8) * 0x1p-24f;
 }
 
 void ls_random_normal4(uint64_t seed, uint64_t stream, uint64_t counter, float out[4]) {
     uint32_t bits[4];
     ls_random_u32x4(seed, stream, counter, bits);
-    for (int i = 0; i < 4; i += 2) {
+    for (int i = 0; out && i < 4; i += 2) {
         double u = ((double)bits[i] + 1) * 0x1p-32; /* (0, 1]: the logarithm is finite */
         double angle = (double)bits[i + 1] * 0x1p-32 * 6.283185307179586;
         double radius = sqrt(-2 * log(u));
@@ -48,6 +50,8 @@ void ls_random_normal4(uint64_t seed, uint64_t stream, uint64_t counter, float o
 
 uint64_t ls_random_stream(const char *name) {
     uint64_t hash = 0xcbf29ce484222325;
+    if (!name)
+        return 0;
     for (const unsigned char *p = (const unsigned char *)name; *p; p++)
         hash = (hash ^ *p) * 0x100000001b3;
     return hash;

@@ -25,6 +25,12 @@ static ls_status check_arguments(ls_checkpointer **out, ls_group *group,
                                          "folder is NULL");
     if (options->claim && !ls__checkpoint_claims(options->claim, options->folder))
         return ls__fail(LS_ERR_ARGUMENT, "ls_checkpointer_create: the claim is of another folder");
+    if (!contents->items && contents->item_count > 0)
+        return ls__fail(LS_ERR_ARGUMENT, "ls_checkpointer_create: items is NULL for %zu items",
+                        contents->item_count);
+    if (!contents->facts && contents->fact_count > 0)
+        return ls__fail(LS_ERR_ARGUMENT, "ls_checkpointer_create: facts is NULL for %zu facts",
+                        contents->fact_count);
     for (size_t i = 0; i < contents->fact_count; i++)
         if (!contents->facts[i].name || !contents->facts[i].value)
             return ls__fail(LS_ERR_ARGUMENT, "ls_checkpointer_create: fact %zu is NULL", i);

@@ -80,6 +80,14 @@ static ls_status check_item(const ls_checkpoint_contents *contents, size_t i) {
     if (!item->name || !item->data)
         return ls__fail(LS_ERR_ARGUMENT, "checkpoint: item %zu has no %s", i,
                         item->name ? "data" : "name");
+    if (item->dims > LS_MAX_DIMS || (!item->shape && item->dims > 0))
+        return ls__fail(LS_ERR_ARGUMENT,
+                        "checkpoint: item %s has %zu dimensions and %s shape; want at most %d and "
+                        "the extents of each",
+                        item->name, item->dims, item->shape ? "a" : "no", LS_MAX_DIMS);
+    if (ls_dtype_size(item->dtype) == 0)
+        return ls__fail(LS_ERR_ARGUMENT, "checkpoint: item %s: %d is no dtype", item->name,
+                        (int)item->dtype);
     if (item->per_rank && item->dtype != LS_F32)
         return ls__fail(LS_ERR_ARGUMENT, "checkpoint: item %s is per rank and %s, want F32",
                         item->name, ls_dtype_name(item->dtype));

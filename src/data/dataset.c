@@ -57,7 +57,7 @@ void ls_dataset_close(ls_dataset *dataset) {
 }
 
 ls_dataset_kind ls_dataset_get_kind(const ls_dataset *dataset) {
-    return dataset->kind;
+    return dataset ? dataset->kind : (ls_dataset_kind)0;
 }
 
 size_t ls_dataset_count(const ls_dataset *dataset, ls_split split) {
@@ -71,7 +71,7 @@ size_t ls_dataset_classes(const ls_dataset *dataset) {
 size_t ls_dataset_sample_shape(const ls_dataset *dataset, size_t shape[3]) {
     if (!dataset)
         return 0;
-    for (size_t i = 0; i < dataset->dims; i++)
+    for (size_t i = 0; shape && i < dataset->dims; i++)
         shape[i] = dataset->shape[i];
     return dataset->dims;
 }

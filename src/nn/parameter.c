@@ -139,11 +139,11 @@ const char *ls_parameter_name(const ls_parameter *parameter) {
 }
 
 ls_role ls_parameter_role(const ls_parameter *parameter) {
-    return parameter->role;
+    return parameter ? parameter->role : LS_WEIGHT;
 }
 
 ls_tensor *ls_parameter_value(ls_parameter *parameter) {
-    return &parameter->value;
+    return parameter ? &parameter->value : NULL;
 }
 
 float *ls_parameter_gradient(ls_parameter *parameter) {

@@ -2,6 +2,8 @@
 #include <math.h>
 
 double ls_schedule_rate(const ls_schedule *schedule, uint64_t step) {
+    if (!schedule)
+        return 0;
     const double pi = 3.141592653589793;
     double peak = schedule->peak, floor = schedule->floor;
     if (step < schedule->warmup)

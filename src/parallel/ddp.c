@@ -42,8 +42,21 @@ static void own_model(ls_ddp *ddp) {
     ddp->owns_model = true;
 }
 
+static ls_status check_shards(const ls_ddp *ddp) {
+    size_t ranks = (size_t)ls_group_size(ddp->group);
+    if (ddp->shards < ranks)
+        return ls__fail(LS_ERR_ARGUMENT,
+                        "ddp: %zu shards for %zu ranks: every rank needs at least one", ddp->shards,
+                        ranks);
+    if (ddp->shards > LS_DDP_MAX_SHARDS)
+        return ls__fail(LS_ERR_ARGUMENT, "ddp: %zu shards, want at most %d", ddp->shards,
+                        LS_DDP_MAX_SHARDS);
+    return LS_OK;
+}
+
 /* All that can fail on one rank alone, its memory above all. */
 static ls_status prepare(ls_ddp *ddp, const ls_ddp_options *options) {
+    LS_TRY(check_shards(ddp));
     LS_TRY(ls__ddp_create_entries(ddp));
     ddp->ballot = calloc(ddp->entries[ls__ddp_votes_entry(ddp)].count, sizeof *ddp->ballot);
     ddp->times = calloc((size_t)ls_group_size(ddp->group), sizeof *ddp->times);
@@ -77,10 +90,6 @@ ls_status ls_ddp_create(ls_ddp **out, ls_model *model, ls_group *group,
         options = &defaults;
     size_t ranks = (size_t)ls_group_size(group), rank = (size_t)ls_group_rank(group);
     size_t shards = options->shards ? options->shards : ranks;
-    if (shards < ranks)
-        return ls__fail(LS_ERR_ARGUMENT,
-                        "ddp: %zu shards for %zu ranks: every rank needs at least one", shards,
-                        ranks);
     ls_ddp *ddp = calloc(1, sizeof *ddp);
     if (!ddp)
         return ls__fail(LS_ERR_MEMORY, "ddp: no memory");
@@ -131,8 +140,10 @@ void ls_ddp_destroy(ls_ddp *ddp) {
 }
 
 void ls_ddp_shards(const ls_ddp *ddp, size_t *first, size_t *count) {
-    *first = ddp ? ddp->first : 0;
-    *count = ddp ? ddp->count : 0;
+    if (first)
+        *first = ddp ? ddp->first : 0;
+    if (count)
+        *count = ddp ? ddp->count : 0;
 }
 
 /* --- a step --- */
@@ -256,6 +267,8 @@ static ls_status run_shard(ls_ddp *ddp, ls_step *step, ls_tensor *loss) {
 }
 
 static ls_status check_forward(const ls_step *step, const ls_tensor *loss) {
+    if (!step)
+        return ls__fail(LS_ERR_ARGUMENT, "ls_ddp_backward: step is NULL");
     LS_TRY(ls_step_status(step));
     if (!loss || ls_tensor_count(loss) != 1 || ls_tensor_dtype(loss) != LS_F32)
         return ls__fail(LS_ERR_ARGUMENT, "ls_ddp_backward: the loss must be one f32 number");
@@ -263,7 +276,7 @@ static ls_status check_forward(const ls_step *step, const ls_tensor *loss) {
 }
 
 ls_status ls_ddp_backward(ls_ddp *ddp, ls_step *step, ls_tensor *loss) {
-    ls_status status = ls_step_status(step);
+    ls_status status = step ? ls_step_status(step) : LS_OK;
     if (status != LS_OK && (!ddp || ddp->failed != LS_OK))
         return status; /* a forward that lost the whole job's step says why */
     LS_TRY(check_shard(ddp, "ls_ddp_backward"));

@@ -9,6 +9,7 @@
 #include "parallel/ddp.h"
 #include "parallel/replicas.h"
 #include "reducer/agree.h"
+#include "reducer/weight.h"
 #include <stdlib.h>
 
 struct ls_local_sgd {
@@ -147,11 +148,11 @@ ls_status ls_local_sgd_create(ls_local_sgd **out, ls_model *model, ls_group *gro
     *out = NULL;
     size_t ranks = (size_t)ls_group_size(group), rank = (size_t)ls_group_rank(group);
     size_t shards = options->ddp.shards ? options->ddp.shards : ranks;
-    if (options->every == 0 || shards < ranks)
+    if (options->every == 0 || shards < ranks || shards > LS_DDP_MAX_SHARDS)
         return ls__fail(LS_ERR_ARGUMENT,
                         "ls_local_sgd_create: every %llu and %zu shards for %zu ranks, want at "
-                        "least 1 and one shard a rank",
-                        (unsigned long long)options->every, shards, ranks);
+                        "least 1, one shard a rank, and at most %d shards",
+                        (unsigned long long)options->every, shards, ranks, LS_DDP_MAX_SHARDS);
     ls_local_sgd *l = calloc(1, sizeof *l);
     if (!l)
         return ls__fail(LS_ERR_MEMORY, "ls_local_sgd_create: no memory");
@@ -186,8 +187,10 @@ bool ls_local_sgd_is_local(const ls_local_sgd *l) {
 }
 
 void ls_local_sgd_shards(const ls_local_sgd *l, size_t *first, size_t *count) {
-    *first = l ? l->first : 0;
-    *count = l ? l->count : 0;
+    if (first)
+        *first = l ? l->first : 0;
+    if (count)
+        *count = l ? l->count : 0;
 }
 
 ls_status ls_local_sgd_step(ls_local_sgd *l, double weight, double loss, ls_local_sgd_sync *sync) {
@@ -195,6 +198,12 @@ ls_status ls_local_sgd_step(ls_local_sgd *l, double weight, double loss, ls_loca
         return ls__fail(LS_ERR_ARGUMENT, "ls_local_sgd_step: local is NULL");
     if (sync)
         *sync = (ls_local_sgd_sync){0};
+    if (!ls__weight_is_legal(weight))
+        return ls__fail(
+            LS_ERR_ARGUMENT,
+            "ls_local_sgd_step: weight is %g, want what this rank's step was made of: 0 "
+            "or %g to %g",
+            weight, ls__weight_min, ls__weight_max);
     l->steps++;
     if (!l->local)
         return l->steps >= l->options.start ? become_local(l) : LS_OK;

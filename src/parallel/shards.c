@@ -18,11 +18,10 @@ static size_t slot_of(size_t shard) {
 }
 
 size_t ls__ddp_slots_needed(size_t shards) {
-    size_t most = 0;
-    for (size_t i = 0; i < shards; i++)
-        if (slot_of(i) > most)
-            most = slot_of(i);
-    return most + 1;
+    size_t slots = 1; /* popcount(i) is largest in the last number of the form 2^n - 1 */
+    while (shards >>= 1)
+        slots++;
+    return slots;
 }
 
 /* One buffer a slot, entries aligned as in the reducer's memory. */
