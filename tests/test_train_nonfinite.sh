@@ -24,15 +24,24 @@ skipped=$(sed -n 's/.*"skipped_steps": *\([0-9]*\).*/\1/p' "$work/skip/summary.j
 [ "$(grep -c '"skipped": *true' "$work/skip/metrics.jsonl")" = "$skipped" ] || fail "skip: metrics.jsonl does not say $skipped times skipped"
 [ "$(grep -c 'is left out' "$work/skip.err")" = 1 ] || fail "skip: not told once: $(cat "$work/skip.err")"
 
+[ "$(tail -n 1 "$work/skip.out")" = "left out: $skipped of 10 updates, because a gradient held a NaN or an infinity" ] ||
+  fail "skip: the last line is not how many were left out: $(tail -n 1 "$work/skip.out")"
+
 # the weights are those of the updates that were made
 train some --steps $((10 - skipped))
 weights() { sed -n 's/.*"weights_xxh64": *"\([0-9a-f]*\)".*/\1/p' "$work/$1/summary.json"; }
 [ -n "$(weights some)" ] && [ "$(weights some)" = "$(weights skip)" ] || fail "skipped updates changed weights"
 
+grep -q 'left out' "$work/some.out" && fail "some: says that updates were left out"
+
 train endless --steps 300 --nonfinite skip
 code=$?
 [ $code = 3 ] || fail "a job that only skips: exit code $code, want 3"
 grep -q '100 updates in a row were left out' "$work/endless.err" || fail "endless: $(cat "$work/endless.err")"
+
+# a NaN's sign is nobody's business
+grep -h 'val_loss' "$work"/*.out | grep -q 'nan' || fail "no run ends with a val_loss that is a NaN"
+grep -n -e '-nan' "$work"/*.out "$work"/*.err && fail "a NaN is printed with a sign"
 
 # a val_loss that is no number is not the best one
 train best --steps 6 --nonfinite skip --eval-every 1 --checkpoint-dir "$work/best/c" --keep-best

@@ -60,7 +60,8 @@ static ls_status show_run(const ls__checkpoint_files *files, bool json) {
         printf("%s: step %" PRIu64 ", epoch %" PRIu64 " at sample %" PRIu64 ", saved by %" PRId64
                " ranks\n",
                files->checkpoint, p->step, p->epoch, p->position, m.world_size);
-        printf("  train_loss %.6g, val_loss %.6g\n", p->train_loss, p->val_loss);
+        printf("  train_loss %.6g, val_loss %.6g\n", ls__printable_number(p->train_loss),
+               ls__printable_number(p->val_loss));
         for (size_t i = 0; i < m.fact_count; i++) {
             char name[LS__CHECKPOINT_NAME], value[LS__CHECKPOINT_NAME];
             printf("  %s %s\n", ls__printable(name, sizeof name, m.fact_names[i]),

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "base/printable.h"
 #include "cli/train.h"
 #include "comm/variables.h"
 #include <stdlib.h>
@@ -83,12 +84,13 @@ void ls__progress_step(ls__progress_line *p, const ls__train *train, const ls__s
     const char *clear = p->terminal ? "\r\033[K" : "";
     fprintf(stderr, "%sepoch %llu  step %llu/%llu  loss %.4f  lr %.2e  %.0f %s/s  %s%s", clear,
             (unsigned long long)r->epoch, (unsigned long long)r->step,
-            (unsigned long long)train->total_steps, r->loss, r->rate,
+            (unsigned long long)train->total_steps, ls__printable_number(r->loss), r->rate,
             p->samples / (p->busy_ms / 1e3), train->unit, left, p->terminal ? "\r" : "\n");
     if (r->evaluated)
         fprintf(stderr, "%sepoch %llu  step %llu  val_loss %.4f  %s %.4f\n", clear,
-                (unsigned long long)r->epoch, (unsigned long long)r->step, r->val_loss,
-                train->accuracy, r->val_accuracy);
+                (unsigned long long)r->epoch, (unsigned long long)r->step,
+                ls__printable_number(r->val_loss), train->accuracy,
+                ls__printable_number(r->val_accuracy));
     fflush(stderr);
 }
 
@@ -105,14 +107,18 @@ void ls__progress_finish(ls__progress_line *p, const ls__train *train) {
         fputs("\r\033[K", stderr);
     printf(
         "val_loss %.4f  %s %.4f  after %llu steps in %.1f s (%.0f %s/s)\nweights_xxh64 %016llx\n",
-        r->val_loss, train->accuracy, r->val_accuracy, (unsigned long long)r->steps,
-        r->train_seconds, r->samples_per_s, train->unit,
+        ls__printable_number(r->val_loss), train->accuracy, ls__printable_number(r->val_accuracy),
+        (unsigned long long)r->steps, r->train_seconds, r->samples_per_s, train->unit,
         (unsigned long long)ls_model_hash(train->model));
     if (train->dp)
         ls__train_dp_print(train);
     ls__train_plan_compare(&train->plan);
     if (train->settings->out)
         printf("saved %s/model.safetensors, metrics.jsonl, summary.json\n", train->settings->out);
+    if (r->skipped_steps > 0)
+        printf("left out: %llu of %llu updates, because a gradient held a NaN or an infinity\n",
+               (unsigned long long)r->skipped_steps,
+               (unsigned long long)(r->steps - train->first_step));
     fflush(stdout);
 }
 
