@@ -220,13 +220,25 @@ static inline void ranks_free(ranks *r) {
     r->report = NULL;
 }
 
+static inline int ranks_run_all(ranks *r) {
+    ranks_start(r);
+    int failed = ranks_wait(r);
+    ranks_free(r);
+    return failed;
+}
+
 /* All of it for tests that only need "every rank succeeds". */
 static inline int ranks_run(int size, const char *transport, ranks_body body, void *context) {
     ranks r = {.size = size, .transport = transport, .body = body, .context = context};
-    ranks_start(&r);
-    int failed = ranks_wait(&r);
-    ranks_free(&r);
-    return failed;
+    return ranks_run_all(&r);
+}
+
+/* The same where the body joins the job and leaves it; its `job` is NULL. */
+static inline int ranks_run_no_job(int size, const char *transport, ranks_body body,
+                                   void *context) {
+    ranks r = {
+        .size = size, .transport = transport, .body = body, .context = context, .no_job = true};
+    return ranks_run_all(&r);
 }
 
 #endif

@@ -273,6 +273,28 @@ static void what_does_not_fit_is_refused_by_name(void **state) {
     assert_int_equal(ranks_run(2, "shm", body_refuse, (void *)in_folder("async")), 0);
 }
 
+/* --- the job is finished first ------------------------------------------------------------------------- */
+
+static void body_job_first(int rank, ls_job *job, void *context) {
+    (void)rank;
+    fixture f;
+    const ls_checkpoint_progress progress = at_step(3);
+    CHECK_OK(ls_job_init(&job, NULL));
+    open_fixture(&f, job, context, false);
+    CHECK_OK(ls_checkpointer_save(f.checkpointer, &progress));
+    ls_job_finish(job); /* the save may be whole, or not */
+    ls_checkpointer_wait(f.checkpointer);
+    CHECK(ls_checkpointer_clear(f.checkpointer) != LS_OK);
+    close_fixture(&f);
+}
+
+static void a_job_may_be_finished_first(void **state) {
+    (void)state;
+    for (int size = 1; size <= 2; size++)
+        assert_int_equal(
+            ranks_run_no_job(size, "shm", body_job_first, (void *)in_folder("job-first")), 0);
+}
+
 /* --- a folder that cannot be written --------------------------------------------------------------- */
 
 static void body_failure(int rank, ls_job *job, void *context) {
@@ -438,6 +460,7 @@ int main(void) {
         cmocka_unit_test(any_world_loads_what_four_ranks_saved),
         cmocka_unit_test(what_does_not_fit_is_refused_by_name),
         cmocka_unit_test(what_cannot_be_saved_is_refused_by_name),
+        cmocka_unit_test(a_job_may_be_finished_first),
         cmocka_unit_test(a_save_that_fails_can_be_tried_again),
         cmocka_unit_test(starting_over_waits_for_all_ranks),
         cmocka_unit_test(a_path_too_long_leaves_nothing),

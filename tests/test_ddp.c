@@ -224,6 +224,39 @@ static void test_wrong_shards(void **state) {
     assert_int_equal(ranks_run(2, "shm", body_wrong_shards, NULL), 0);
 }
 
+/* A newcomer's cleanup: the job first. */
+static void body_job_first(int rank, ls_job *job, void *context) {
+    (void)rank;
+    const bool in_step = *(bool *)context;
+    trainer t;
+    CHECK_OK(ls_job_init(&job, NULL));
+    open_trainer(&t, job, SPEC, 1, 4);
+    run_step(&t, 0, 4, BATCH);
+    if (in_step)
+        CHECK_OK(ls_ddp_begin(t.ddp, 1));
+    ls_job_finish(job);
+    if (!in_step) {
+        CHECK(ls_ddp_verify(t.ddp) == LS_ERR_STATE);
+        CHECK(strstr(ls_error_text(), "group world has ended"));
+        CHECK_OK(ls_ddp_begin(t.ddp, 1));
+    }
+    CHECK(ls_ddp_skip(t.ddp) == LS_ERR_STATE);
+    ls_ddp_destroy(t.ddp);
+    t.ddp = NULL;
+    float x[4 * INPUTS];
+    int32_t y[4]; /* the model trains alone again */
+    CHECK_OK(ls_backward(t.step, forward(&t, 2, 0, 4, x, y), NULL, NULL));
+    CHECK_OK(ls_optimizer_step(t.optimizer, 0.1, NULL));
+    close_trainer(&t);
+}
+
+static void test_job_finished_first(void **state) {
+    (void)state;
+    for (int size = 1; size <= 2; size++)
+        for (int in_step = 0; in_step < 2; in_step++)
+            assert_int_equal(ranks_run_no_job(size, "shm", body_job_first, &(bool){in_step}), 0);
+}
+
 /* --- replicas --- */
 
 static void body_different_lists(int rank, ls_job *job, void *context) {
@@ -417,6 +450,7 @@ int main(void) {
         cmocka_unit_test(test_uneven_shards),
         cmocka_unit_test(test_optimizer_refuses),
         cmocka_unit_test(test_wrong_shards),
+        cmocka_unit_test(test_job_finished_first),
         cmocka_unit_test(test_different_parameter_lists),
         cmocka_unit_test(test_replicas),
         cmocka_unit_test(test_statistics),

@@ -287,6 +287,30 @@ static void test_refusals(void **state) {
     assert_null(ls_local_sgd_ddp(NULL));
 }
 
+static void job_first_body(int rank, ls_job *job, void *context) {
+    (void)rank;
+    trainer t;
+    ls_local_sgd *local;
+    CHECK_OK(ls_job_init(&job, NULL));
+    open_parts(&t);
+    const ls_local_sgd_options options = {.every = 2, .start = *(uint64_t *)context};
+    CHECK_OK(ls_local_sgd_create(&local, t.model, ls_job_world(job), &options));
+    CHECK_OK(ls_local_sgd_step(local, 1, 1, NULL));
+    ls_job_finish(job);
+    if (options.start <= 1) {
+        CHECK(ls_local_sgd_step(local, 1, 1, NULL) == (options.start == 0 ? LS_ERR_STATE : LS_OK));
+    }
+    ls_local_sgd_destroy(local);
+    t.ddp = NULL;
+    close_trainer(&t);
+}
+
+static void test_job_finished_first(void **state) {
+    (void)state;
+    for (uint64_t start = 0; start < 3; start++)
+        assert_int_equal(ranks_run_no_job(2, "shm", job_first_body, &start), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_averages_of_local_training),
@@ -295,6 +319,7 @@ int main(void) {
         cmocka_unit_test(test_post_local),
         cmocka_unit_test(test_unfrozen_and_without_data),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_job_finished_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

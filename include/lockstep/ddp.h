@@ -32,7 +32,8 @@ typedef struct ls_ddp_options {
 
 /* Collective. Compares the parameter lists (LS_ERR_MISMATCH names the first difference on every rank),
  * then copies rank 0's values to all. What fails on one rank alone (memory, say) is LS_ERR_PEER on the
- * others. Gradients move into the reducer's memory. Model and group must outlive the ddp; a model has at
+ * others. Gradients move into the reducer's memory. Model and group must outlive the ddp (but see
+ * ls_job_finish); a model has at
  * most one. A failure costs the gradients that the model had, as success does. */
 LS_API ls_status ls_ddp_create(ls_ddp **ddp, ls_model *model, ls_group *group,
                                const ls_ddp_options *options);

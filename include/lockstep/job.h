@@ -56,7 +56,8 @@ LS_API ls_status ls_job_init(ls_job **job, const ls_job_options *options);
 
 /* Leaves: waits for started operations, closes connections, unmaps memory. NULL is allowed. Leaving
  * is no collective; peers that still wait for this rank get LS_ERR_PEER. No other thread may be inside
- * of a call on the job's groups. */
+ * of a call on the job's groups. Works, reducers, ddps, local_sgds and checkpointers that are left may still be waited
+ * for and destroyed, in any order; their other calls are LS_ERR_STATE, and gradients in a reducer's memory are gone. */
 LS_API void ls_job_finish(ls_job *job);
 
 /* Says what this rank does where others may have to wait for it: "saving checkpoint", "evaluation". The name

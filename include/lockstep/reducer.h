@@ -67,7 +67,8 @@ typedef struct ls_reducer_options {
 /* Collective. Compares the fingerprint of the ordered list (name, shape, dtype, frozen) on all ranks;
  * LS_ERR_MISMATCH names the first difference, on every rank. A rank that fails for a reason of its own
  * gets that error, and all others LS_ERR_PEER with its text. The first ready order is the reverse of
- * the list. `group` must outlive the reducer. */
+ * the list. `group` must outlive
+ * the reducer; only ls_reducer_destroy may come after ls_job_finish. */
 LS_API ls_status ls_reducer_create(ls_reducer **reducer, ls_group *group,
                                    const ls_reducer_param *params, size_t count,
                                    const ls_reducer_options *options);

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "checkpoint/folder.h"
+#include "comm/hold.h"
 #include "optim/state.h"
 #include <signal.h>
 #include <stdio.h>
@@ -124,6 +125,7 @@ ls_status ls_checkpointer_create(ls_checkpointer **out, ls_group *group,
     if (!c->words)
         LS_TRY_OUT(ls__fail(LS_ERR_MEMORY, "checkpoint: out of memory"));
     LS_TRY_OUT(ls_group_split(group, 0, c->rank, &c->group));
+    ls__group_hold(c->group);
     LS_TRY_OUT(ls_group_set_timeout(c->group, PATIENCE_S));
     LS_TRY_OUT(ls__checkpoint_agree(c, prepare(c)));
     /* Only now: what a rank cannot go on from must not cost the checkpoints. */
@@ -143,6 +145,7 @@ void ls_checkpointer_destroy(ls_checkpointer *c) {
     if (c->running)
         pthread_join(c->thread, NULL);
     ls_group_destroy(c->group);
+    ls__group_release(c->group);
     drop_layout(c);
     if (c->lock >= 0)
         close(c->lock);

@@ -4,11 +4,11 @@
 #include "comm/work.h"
 
 int ls_group_rank(const ls_group *group) {
-    return group ? group->transport->rank : -1;
+    return group ? group->label.rank : -1;
 }
 
 int ls_group_size(const ls_group *group) {
-    return group ? group->transport->size : 0;
+    return group ? group->label.size : 0;
 }
 
 void ls_group_destroy(ls_group *group) {

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "comm/heartbeat.h"
+#include "comm/hold.h"
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -168,6 +169,7 @@ static ls_status submit(ls_group *group, ls_work *work) {
     else
         group->first = work;
     group->last = work;
+    group->holders += !work->blocking;
     return LS_OK;
 }
 
@@ -254,6 +256,7 @@ ls_status ls_work_wait(ls_work *work, ls_work_times *times) {
     pthread_mutex_lock(&group->lock);
     ls_status status = wait_for(group, work);
     pthread_mutex_unlock(&group->lock);
+    ls__group_release(group);
     if (times)
         *times = work->operation.times;
     free(work);
@@ -364,26 +367,81 @@ static void disown(ls_group *group) {
     ls__flight_forget_group(ls__board_flight(group->board), group->id);
 }
 
-void ls__group_destroy(ls_group *group) {
-    if (!group || !*group->at_home) /* a child's copy ends with the child */
-        return;
-    while (group == group->world && group->next)
-        /* It takes itself out of the list: NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
-        ls__group_destroy(group->next);
-    if (group != group->world)
-        disown(group);
-    pthread_mutex_lock(&group->lock);
-    group->stop = true;
-    bool has_thread = group->has_thread;
-    pthread_cond_broadcast(&group->changed);
-    pthread_mutex_unlock(&group->lock);
-    if (has_thread)
-        pthread_join(group->thread, NULL);
-    group->transport->table->close(group->transport);
+static void free_group(ls_group *group) {
     pthread_mutex_destroy(&group->lock);
     pthread_cond_destroy(&group->changed);
     free_home(group->at_home);
     free(group->names);
     free(group->sent);
     free(group);
+}
+
+/* Waits for what was started, and for a thread of a reducer or checkpointer that is inside of an operation; what any of
+ * them does next fails. */
+static void stop(ls_group *group) {
+    pthread_mutex_lock(&group->lock);
+    group->stop = true;
+    group->waiting++;
+    bool has_thread = group->has_thread;
+    pthread_cond_broadcast(&group->changed);
+    pthread_mutex_unlock(&group->lock);
+    if (has_thread)
+        pthread_join(group->thread, NULL);
+    pthread_mutex_lock(&group->lock);
+    while (group->running || group->first)
+        pthread_cond_wait(&group->changed, &group->lock);
+    group->waiting--;
+    if (group->broken == LS_OK) {
+        group->broken = LS_ERR_STATE;
+        snprintf(
+            group->broken_text, sizeof group->broken_text,
+            "group %s has ended, by ls_job_finish or ls_group_destroy; what was made of it can "
+            "only be destroyed",
+            group->name);
+    }
+    pthread_mutex_unlock(&group->lock);
+}
+
+void ls__group_destroy(ls_group *group) {
+    /* A child's copy ends with the child. */
+    if (!group || group->ended || !*group->at_home)
+        return;
+    while (group == group->world && group->next)
+        /* It takes itself out of the list: NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
+        ls__group_destroy(group->next);
+    if (group != group->world)
+        disown(group);
+    stop(group);
+    group->transport->table->close(group->transport);
+    group->transport = NULL;
+    pthread_mutex_lock(&group->lock);
+    group->ended = true;
+    bool held = group->holders > 0;
+    pthread_mutex_unlock(&group->lock);
+    if (!held)
+        free_group(group);
+}
+
+/* --- what outlives it ------------------------------------------------------------------------------ */
+
+void ls__group_hold(ls_group *group) {
+    if (!group || !*group->at_home)
+        return;
+    pthread_mutex_lock(&group->lock);
+    group->holders++;
+    pthread_mutex_unlock(&group->lock);
+}
+
+void ls__group_release(ls_group *group) {
+    if (!group || !*group->at_home)
+        return;
+    pthread_mutex_lock(&group->lock);
+    bool last = --group->holders == 0 && group->ended;
+    pthread_mutex_unlock(&group->lock);
+    if (last)
+        free_group(group);
+}
+
+ls_status ls__group_check_alive(const ls_group *group) {
+    return group->ended ? ls__fail(group->broken, "%s", group->broken_text) : LS_OK;
 }

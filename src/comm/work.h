@@ -20,7 +20,7 @@ struct ls_work {
 };
 
 struct ls_group {
-    ls__transport *transport; /* owned */
+    ls__transport *transport; /* owned; NULL once the group has ended */
     uint64_t id;              /* equal on all ranks; 1: the world */
     char name[LS__FLIGHT_NAME_BYTES];
     ls__group_label label;
@@ -39,6 +39,8 @@ struct ls_group {
     bool running;          /* somebody is inside transport->run */
     int waiting;           /* threads that sleep until their operation is done or first */
     bool stop;
+    bool ended;      /* its transport is gone; the rest stays until nobody holds it */
+    int holders;     /* started works, and who called ls__group_hold */
     bool has_thread; /* the group's own, made at the first started operation */
     pthread_t thread;
     ls_status broken; /* LS_OK while the group works */
@@ -52,7 +54,7 @@ struct ls_group {
 ls_status ls__group_create(ls_group **group, ls__transport *transport, double timeout_s,
                            ls__board *board);
 /* Runs what was started, then ends the transport; the world ends the groups that are left before itself.
- * NULL is allowed. */
+ * What holds the group (hold.h) frees it in the end. NULL is allowed, and a group that has ended. */
 void ls__group_destroy(ls_group *group);
 /* `group`, made of `parent`, becomes one of the job's; takes `names` over. */
 void ls__group_adopt(const ls_group *parent, ls_group *group, uint64_t id, const char *name,

@@ -3,6 +3,7 @@
 #include <lockstep/local_sgd.h>
 
 #include "base/error.h"
+#include "comm/hold.h"
 #include "nn/model.h"
 #include "nn/parameter.h"
 #include "optim/state.h"
@@ -135,6 +136,7 @@ static ls_status become_local(ls_local_sgd *l) {
 
 static ls_status create(ls_local_sgd *l) {
     LS_TRY(ls_group_split(l->group, ls_group_rank(l->group), 0, &l->self));
+    ls__group_hold(l->self);
     l->steps = l->options.done;
     if (l->steps >= l->options.start)
         return become_local(l);
@@ -158,6 +160,7 @@ ls_status ls_local_sgd_create(ls_local_sgd **out, ls_model *model, ls_group *gro
         return ls__fail(LS_ERR_MEMORY, "ls_local_sgd_create: no memory");
     l->model = model;
     l->group = group;
+    ls__group_hold(group);
     l->options = *options;
     l->first = rank * shards / ranks;
     l->count = (rank + 1) * shards / ranks - l->first;
@@ -175,6 +178,8 @@ void ls_local_sgd_destroy(ls_local_sgd *l) {
         return;
     ls_ddp_destroy(l->ddp);
     ls_group_destroy(l->self);
+    ls__group_release(l->self);
+    ls__group_release(l->group);
     free(l);
 }
 

@@ -13,6 +13,7 @@
  *
  * Cost: two all-reduces a layer and one a step, of 8 (4 + 2 channels of the widest layer) bytes. */
 #include "nn/sync.h"
+#include "comm/hold.h"
 #include "parallel/ddp.h"
 
 #include <stdlib.h>
@@ -100,6 +101,7 @@ ls_status ls__sync_create(ls_ddp *ddp) {
     if (!ddp->sync_values)
         return LS_OK;
     LS_TRY(ls_group_split(ddp->group, 0, ls_group_rank(ddp->group), &ddp->sync_group));
+    ls__group_hold(ddp->sync_group);
     ddp->model->sync->over = (ls_batch_norm_sync){.sum = sum, .context = ddp};
     return LS_OK;
 }
@@ -109,5 +111,6 @@ void ls__sync_free(ls_ddp *ddp) {
     if (sync && sync->over.context == ddp)
         sync->over = (ls_batch_norm_sync){0};
     ls_group_destroy(ddp->sync_group);
+    ls__group_release(ddp->sync_group);
     free(ddp->sync_values);
 }

@@ -9,6 +9,7 @@
  * weights so that the scale is finite and positive. If all weights are 0, nothing was used. */
 #include "base/clock.h"
 #include "base/error.h"
+#include "comm/hold.h"
 #include "reducer/fingerprint.h"
 #include "reducer/hooked.h"
 #include "reducer/layout.h"
@@ -181,6 +182,7 @@ static void free_local(ls_reducer *reducer) {
     free(reducer->used);
     free(reducer->bucket);
     free(reducer->report);
+    ls__group_release(reducer->group);
     free(reducer);
 }
 
@@ -201,6 +203,7 @@ ls_status ls_reducer_create(ls_reducer **reducer, ls_group *group, const ls_redu
     if (made == NULL)
         return ls__fail(LS_ERR_MEMORY, "ls_reducer_create: no memory");
     made->group = group;
+    ls__group_hold(group);
     made->progress = filled.progress;
     made->leaves_sums = filled.leave_sums && ls_group_size(group) == 1 && filled.hook == NULL;
     LS_TRY_OUT(ls__fingerprint_compare(group, create_local(made, params, count, &filled),
@@ -340,6 +343,7 @@ ls_status ls_reducer_begin(ls_reducer *reducer, double weight) {
                         "ls_reducer_begin: weight is %g, want 0 or a number of samples from %g to "
                         "%g",
                         weight, ls__weight_min, ls__weight_max);
+    LS_TRY(ls__group_check_alive(reducer->group)); /* gradients lie in its memory */
     const ls__layout *layout = &reducer->layout;
     memset(reducer->ready, 0, layout->count * sizeof *reducer->ready);
     memset(reducer->report, 0, layout->bucket_count * sizeof *reducer->report);
