@@ -96,6 +96,29 @@ awk -v a="$(loss_of "$work/three")" -v b="$(loss_of "$work/one12")" 'BEGIN { d =
   fail "3, 2, 3 hosts: val_loss $(loss_of "$work/three"), want $(loss_of "$work/one12")"
 echo "2, 1, 2 hosts: $(hash_of "$work/two") as one rank; 3, 2, 3 hosts: val_loss $(loss_of "$work/three"), one rank $(loss_of "$work/one12")"
 
+# What has the port at the start: the launcher whose machine has the address says so, and listens when it is gone.
+if command -v python3 >/dev/null; then
+  in_host "${hosts[0]}" timeout 60 python3 -S -c '
+import os, socket, sys, time
+s = socket.create_server(("10.78.0.1", 29400))
+open(sys.argv[1] + "/listens", "w").close()
+while not os.path.exists(sys.argv[1] + "/leave"):
+    time.sleep(0.05)
+' "$work" &
+  for _ in $(seq 200); do [ -f "$work/listens" ] && break; sleep 0.05; done
+  for i in 0 1; do
+    in_host "${hosts[i]}" timeout -k 5 60 "$lockstep" run --rendezvous 10.78.0.1:29400 --nnodes 2 --join-timeout 30 -n 1 -- true \
+      >"$work/node$i" 2>&1 </dev/null &
+    launcher[i]=$!
+  done
+  taken='cannot listen on 10.78.0.1:29400, an address of this machine: something else has the port'
+  for _ in $(seq 200); do grep -q "$taken" "$work/node0" && break; sleep 0.05; done
+  : >"$work/leave"
+  for i in 0 1; do wait "${launcher[i]}" || { fail "a stranger on the port: launcher $i: $?"; tail -n 15 "$work/node$i"; }; done
+  grep -q "$taken" "$work/node0" && grep -q "listening on 10.78.0.1:29400 now" "$work/node0" || fail "a stranger on the port: host 0 does not say so"
+  ! grep -q "listen" "$work/node1" || fail "a stranger on the port: host 1 listens"
+fi
+
 # mpirun reaches the hosts by what it takes for ssh
 if command -v mpirun.openmpi >/dev/null && [ -f "$build/liblockstep-mpi-openmpi.so" ]; then
   cat >"$work/agent" <<END

@@ -163,6 +163,167 @@ wrong() {
   where=(--rendezvous "127.0.0.1:$port")
 }
 
+wait_until_gone() { # PID
+  for _ in $(seq 200); do kill -0 "$1" 2>/dev/null || return; sleep 0.05; done
+  fail "process $1 does not end"
+}
+
+until_done='echo "up $RANK of $WORLD_SIZE in round $LOCKSTEP_ROUND"; while [ ! -e '$work/done' ]; do sleep 0.05; done'
+
+# want_refused I TEXT WHAT: launcher I is, for wrong usage, and launcher 0 says so too
+want_refused() {
+  want_codes "$3" 2 "$1"
+  says "$1" "$2" "$3"
+  says 0 "refused a launcher: $2" "$3"
+  ! grep -q 'up ' "$work/node$1" || fail "$3: launcher $1 has started ranks"
+}
+
+# A machine beyond the most that --nnodes says is refused, and those that are there go on; when one of them is gone there is room.
+one_too_many() {
+  local nodes
+  for nodes in 2 1:2; do
+    rm -f "$work/done"
+    for i in 0 1; do node $i --nnodes $nodes --node-rank $i -n 1 -- sh -c "$until_done" "$marker-many"; done
+    wait_for 0 "up 0 of 2 in round 1"
+    wait_for 1 "up 1 of 2 in round 1"
+    node 2 --nnodes $nodes -n 1 -- sh -c "$until_done" "$marker-many"
+    want_refused 2 "the job has its 2 machines, as --nnodes says: host $(hostname) (pid" "one too many of $nodes"
+    if [ $nodes = 1:2 ]; then
+      kill -9 "$(pid_of 1)"
+      node 2 --nnodes $nodes -n 1 -- sh -c "$until_done" "$marker-many"
+      wait_for 2 "up 1 of 2"
+      : >"$work/done"
+      want_codes "in the place of one that is gone" 0 0 2
+    else
+      : >"$work/done"
+      want_codes "one too many" 0 0 1
+    fi
+  done
+  want_nothing_left "one too many" "$marker-many"
+}
+
+# The same --node-rank twice: who has it and is alive keeps it, whichever of the two was meant.
+a_number_twice() {
+  local old
+  node 0 --nnodes 3 --node-rank 0 --max-restarts 1 -n 1 -- sh -c "$until_done" "$marker-twice"
+  node 1 --nnodes 3 --node-rank 1 --max-restarts 1 -n 1 -- sh -c "$until_done" "$marker-twice"
+  wait_for 0 "2 of 3 machines"
+  old=$(pid_of 1)
+  node 2 --nnodes 3 --node-rank 1 -n 1 -- sh -c "$until_done" "$marker-twice" # before the start
+  want_refused 2 "node rank 1 is taken by host $(hostname) (pid $old), which is alive; host $(hostname) (pid" "a number twice"
+  node 2 --nnodes 3 --node-rank 2 -n 1 -- sh -c "$until_done" "$marker-twice"
+  wait_for 1 "up 1 of 3 in round 1"
+  for i in 1 0; do # while it runs
+    node 3 --nnodes 3 --node-rank $i -n 1 -- sh -c "$until_done" "$marker-twice"
+    if [ $i = 1 ]; then want_refused 3 "node rank 1 is taken by host" "a number twice, in a round"; fi
+    if [ $i = 0 ]; then want_codes "number 0 twice" 1 3; fi # it cannot listen
+  done
+  [ "$(cat "$work"/node[012] | grep -c 'up . of 3 in round 1')" = 3 ] || fail "a number twice: the job did not go on"
+  kill -STOP "$old" # it is not alive when it is silent for too long: then the newcomer has its place
+  node 4 --nnodes 3 --node-rank 1 -n 1 -- sh -c "$until_done" "$marker-twice"
+  wait_for 4 "up 1 of 3 in round 2"
+  says 0 "node 1 (host $(hostname), pid $old) is gone: no sign of life for 4 s" "a number twice"
+  kill -9 "$old"
+  wait_until_gone "$old"
+  : >"$work/done"
+  want_codes "a number twice" 0 0 2 4
+  want_nothing_left "a number twice" "$marker-twice"
+}
+
+# stranger WORDS: listens on the port till $work/leave is there, and says WORDS to whoever calls
+stranger() {
+  rm -f "$work/leave" "$work/listens"
+  timeout 60 python3 -S -c '
+import os, select, socket, sys
+port, words, work = int(sys.argv[1]), sys.argv[2].encode(), sys.argv[3]
+s = socket.socket()
+s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+s.bind(("127.0.0.1", port))
+s.listen()
+open(work + "/listens", "w").close()
+callers = []
+while not os.path.exists(work + "/leave"):
+    if words and select.select([s], [], [], 0.05)[0]:
+        callers.append(s.accept()[0])
+        callers[-1].sendall(words * 100)
+' "$port" "$1" "$work" &
+  wait_file "$work/listens"
+}
+
+# What has the port when the launchers start, and is gone a moment later, costs nothing but that moment.
+a_stranger_on_the_port() {
+  command -v python3 >/dev/null || { echo "a_stranger_on_the_port: no python3"; return; }
+  local words
+  for words in "" "HTTP/1.0 400 Bad Request"; do
+    stranger "$words"
+    for i in 0 1; do node $i --nnodes 2 --join-timeout 30 -n 1 -- sh -c "$table"; done
+    for i in 0 1; do wait_for $i "cannot listen on 127.0.0.1:$port, an address of this machine: something else has the port"; done
+    : >"$work/leave"
+    want_codes "a stranger that says '$words'" 0 0 1
+    cat "$work"/node[01] | grep -q "listening on 127.0.0.1:$port now" || fail "a stranger that says '$words': nobody listens"
+    cat "$work"/node[01] | grep -q "table 1 2 0 1 1 2 127.0.0.1" || fail "a stranger that says '$words': no rank 1"
+  done
+  stranger ""
+  node 0 --nnodes 2 --join-timeout 1 -n 1 true
+  want_codes "a stranger that stays" 4 0
+  says 0 "could not listen on 127.0.0.1:$port, an address of this machine, whose port something else has" "a stranger that stays"
+  : >"$work/leave"
+}
+
+# What is no rendezvous file is neither replaced nor removed, by the launcher and by its ranks.
+no_rendezvous_file() {
+  local path kind
+  mkdir "$work/kept"
+  printf 'my data\n' >"$work/kept/data"
+  printf '127.0.0.1:1\nsecret\nand more\n' >"$work/kept/longer"
+  : >"$work/kept/empty"
+  mkfifo "$work/kept/pipe"
+  mkdir "$work/kept/folder"
+  (umask 077 && printf '127.0.0.1:1\nsecret\n' >"$work/ours")
+  ln -s "$work/ours" "$work/kept/link"
+  ln -s nowhere "$work/kept/dangling"
+  mknod "$work/kept/device" c 1 5 2>/dev/null # as root only
+  kind=$(cd "$work/kept" && stat -c '%n %i %F' ./*)
+  for path in "$work"/kept/*; do
+    where=(--rendezvous-file "$path")
+    LOCKSTEP_INTERFACE=lo node 0 --nnodes 2 --node-rank 0 --join-timeout 1 -n 1 true
+    want_codes "$path" 3 0
+    says 0 "rendezvous file: $path" "no rendezvous file"
+    LOCKSTEP_RENDEZVOUS_FILE=$path LOCKSTEP_INTERFACE=lo LOCKSTEP_TIMEOUT=1 RANK=0 WORLD_SIZE=2 timeout 20 "$lockstep" bench barrier >"$work/node1" 2>&1
+    code=$?
+    [ "$code" = 3 ] || fail "$path: rank 0 ended with $code, want 3"
+    says 1 "rendezvous file: $path" "no rendezvous file"
+  done
+  [ "$(cd "$work/kept" && stat -c '%n %i %F' ./*)" = "$kind" ] || fail "no rendezvous file: changed to $(ls -l "$work/kept")"
+  [ "$(cat "$work/kept/data")" = "my data" ] || fail "no rendezvous file: other data"
+  # what is, is: one that a killed launcher has left; and what has come in its place meanwhile is not removed
+  where=(--rendezvous-file "$work/ours")
+  LOCKSTEP_INTERFACE=lo node 0 --nnodes 2 --node-rank 0 --join-timeout 2 -n 1 true
+  wait_for 0 "rendezvous at 127.0.0.1"
+  ! grep -qx secret "$work/ours" || fail "a rendezvous file that was left: is not replaced"
+  rm "$work/ours"
+  echo "my data" >"$work/ours"
+  want_codes "a rendezvous file that was left" 4 0
+  [ "$(cat "$work/ours")" = "my data" ] || fail "no rendezvous file: removed another one"
+  where=(--rendezvous "127.0.0.1:$port")
+}
+
+# Which port is taken for 0 knows its launcher alone.
+port_zero() {
+  where=(--rendezvous 127.0.0.1:0)
+  node 1 --nnodes 2 --node-rank 1 --join-timeout 20 -n 1 true
+  want_codes "port 0" 2 1
+  says 1 "--rendezvous with port 0: only the launcher of --node-rank 0 takes a free port" "port 0"
+  node 1 --nnodes 2 --node-rank 1 --dry-run -n 1 true
+  want_codes "port 0, dry" 2 1
+  node 0 --nnodes 2 --node-rank 0 --join-timeout 20 -n 1 -- sh -c "$table"
+  wait_for 0 "rendezvous at 127.0.0.1:"
+  where=(--rendezvous "$(sed -n 's/.*rendezvous at //p' "$work/node0" | head -1)")
+  node 1 --nnodes 2 --node-rank 1 -n 1 -- sh -c "$table"
+  want_codes "the port that was printed" 0 0 1
+  where=(--rendezvous "127.0.0.1:$port")
+}
+
 # Two opinions of which rank a process is are refused with both; what a launcher says below srun counts alone.
 contradictions() {
   local slurm=(SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 SLURM_JOB_ID=7 SLURM_STEP_ID=0)
@@ -315,12 +476,12 @@ elastic() {
   want_nothing_left elastic "$marker-elastic"
 }
 
-for test in meet meet_in_a_file stale_file wrong contradictions a_rank_fails lost_lines a_launcher_dies stops restarts elastic; do
+for test in meet meet_in_a_file stale_file wrong one_too_many a_number_twice a_stranger_on_the_port no_rendezvous_file port_zero contradictions a_rank_fails lost_lines a_launcher_dies stops restarts elastic; do
   [ $# -lt 2 ] || [ "$2" = $test ] || continue
   begin=$(now_ms)
   before=$failures
   $test
-  rm -f "$work"/node* "$work/mark"
+  rm -f "$work"/node* "$work/mark" "$work/done"
   echo "$test: $([ "$before" = "$failures" ] && echo ok || echo FAILED) ($(($(now_ms) - begin)) ms)"
 done
 finish

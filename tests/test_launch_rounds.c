@@ -148,12 +148,19 @@ static void test_numbers_follow_the_wish_then_the_arrival(void **state) {
     members_are("0 3 2 1 4 ");
 }
 
-static void test_more_than_max_wait(void **state) {
+static void test_there_is_no_room_beyond_max(void **state) {
     (void)state;
+    open_rounds(1, 2, 0);
+    assert_true(ls__rounds_has_room(&rounds));
     start(1, 2, 0, 2);
-    ls__rounds_join(&rounds, 2, -1, now);
-    wants(LS__ORDER_NONE); /* the job is full */
+    assert_false(ls__rounds_has_room(&rounds));
+    ls__rounds_leave(&rounds, 1); /* who leaves needs its place no more */
+    assert_true(ls__rounds_has_room(&rounds));
+    start(1, 2, 0, 2);
     ls__rounds_gone(&rounds, 1);
+    assert_true(ls__rounds_has_room(&rounds));
+    ls__rounds_join(&rounds, 2, -1, now);
+    assert_false(ls__rounds_has_room(&rounds));
     wants(LS__ORDER_END);
     ls__rounds_ended(&rounds, 0, false);
     wants(LS__ORDER_START);
@@ -433,7 +440,7 @@ static void test_any_order_of_events(void **state) {
             case 0:
             case 1:
             case 2:
-                if (!rounds.node[node].present)
+                if (!rounds.node[node].present && ls__rounds_has_room(&rounds))
                     ls__rounds_join(&rounds, node, rand() % 3 - 1, now);
                 break;
             case 3:
@@ -458,6 +465,7 @@ static void test_any_order_of_events(void **state) {
                 assert_true(orders < 4);
             if (rounds.phase == LS__RUNNING)
                 assert_true(rounds.members <= max);
+            assert_true(ls__rounds_count(&rounds) <= max);
             assert_true(rounds.restarts <= rounds.max_restarts);
         }
         for (int i = 1; i < 6; i++)
@@ -482,7 +490,7 @@ int main(void) {
         cmocka_unit_test(test_a_node_dies_while_others_are_awaited),
         cmocka_unit_test(test_a_signal_while_gathering),
         cmocka_unit_test(test_numbers_follow_the_wish_then_the_arrival),
-        cmocka_unit_test(test_more_than_max_wait),
+        cmocka_unit_test(test_there_is_no_room_beyond_max),
         cmocka_unit_test(test_all_end_well),
         cmocka_unit_test(test_a_rank_fails),
         cmocka_unit_test(test_restarts_are_counted),

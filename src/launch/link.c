@@ -193,6 +193,10 @@ void ls__link_look(ls__link *link) {
     lose(link, why);
 }
 
+bool ls__link_is_heard_since(const ls__link *link, uint64_t ns) {
+    return link->heard_ns >= ns;
+}
+
 static void on_late(uv_timer_t *timer) {
     shut(timer->data);
 }

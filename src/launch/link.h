@@ -27,6 +27,8 @@ ls__link *ls__link_open(uv_loop_t *loop, int fd, const ls__link_calls *calls, vo
 void ls__link_send(ls__link *link, json_t *message);
 /* Sends a beat when one is due, and ends a link that is silent or lost: call it a few times a second. */
 void ls__link_look(ls__link *link);
+/* Something has come since `ns` of ls__now_ns. */
+bool ls__link_is_heard_since(const ls__link *link, uint64_t ns);
 /* Nothing is called back any more. `deliver`: what was sent still leaves, for a second at most. */
 void ls__link_close(ls__link *link, bool deliver);
 

@@ -166,6 +166,7 @@ int ls__meeting_look(ls__launch_job *job) {
         let_in(m);
         look_at_links(m);
         give_up_late_nodes(m);
+        ls__nodes_answer(m);
     }
     if (m->in_round)
         release_held(m);

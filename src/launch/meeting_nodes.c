@@ -55,25 +55,14 @@ static void on_gone(void *context, const char *why) {
     ls__job_settle(job);
 }
 
-static void refuse(ls__node *n, const char *why) {
+void ls__node_refuse(ls__node *n, const char *why) {
     json_t *message = ls__wire_make("over");
+    fprintf(stderr, "%s: refused a launcher: %s\n", n->meeting->job->command, why);
     ls__wire_put_number(message, "code", LS__EXIT_USAGE);
     ls__wire_put_text(message, "why", why);
     ls__link_send(n->link, message);
     ls__link_close(n->link, true);
     ls__node_forget(n);
-}
-
-/* Two launchers of one number: the earlier one may be dead without that we know. */
-static ls__node *same_number(ls__meeting *m, const ls__node *n) {
-    for (int i = 0; i < LS__ROUNDS_NODES; i++) {
-        ls__node *other = &m->node[i];
-        bool zero = i == 0 && n->wanted == 0;
-        if (other != n && other->greeted && !other->gone && n->wanted >= 0 &&
-            (other->wanted == n->wanted || zero))
-            return other;
-    }
-    return NULL;
 }
 
 void ls__nodes_list(const ls__meeting *m, char *text, size_t bytes) {
@@ -87,42 +76,122 @@ void ls__nodes_list(const ls__meeting *m, char *text, size_t bytes) {
     }
 }
 
-static void take_hello(ls__node *n, const json_t *message) {
+/* --- who asks for a place --- */
+
+static bool has_place(const ls__node *n) {
+    return n->greeted && !n->gone;
+}
+
+/* The launcher itself has called again: its connection broke without that we know. */
+static void replace_earlier_self(ls__node *n) {
+    for (int i = 1; i < LS__ROUNDS_NODES; i++) {
+        ls__node *other = &n->meeting->node[i];
+        if (other == n || !has_place(other) || !*n->id || strcmp(other->id, n->id) != 0)
+            continue;
+        ls__link_close(other->link, false);
+        ls__node_gone(other, "its launcher has called again");
+    }
+}
+
+static const ls__node *holder_of_number(const ls__node *n) {
+    for (int i = 0; i < LS__ROUNDS_NODES; i++) {
+        const ls__node *other = &n->meeting->node[i];
+        bool zero = i == 0 && n->wanted == 0;
+        if (has_place(other) && n->wanted >= 0 && (other->wanted == n->wanted || zero))
+            return other;
+    }
+    return NULL;
+}
+
+/* Whether it stays where it is: it has been heard of since `n` asked, and later than what was on its way then. */
+static bool stays(const ls__node *other, const ls__node *n) {
+    const double on_its_way_s = 0.25;
+    return !other->meeting->rounds.node[other->index].leaving &&
+           (other->index == 0 ||
+            ls__link_is_heard_since(other->link, ls__deadline_after(n->asks_ns, on_its_way_s)));
+}
+
+static bool all_stay(const ls__node *n) {
+    for (int i = 0; i < LS__ROUNDS_NODES; i++) {
+        const ls__node *other = &n->meeting->node[i];
+        if (has_place(other) && !stays(other, n))
+            return false;
+    }
+    return true;
+}
+
+static void refuse_number(ls__node *n, const ls__node *holder) {
+    char why[400];
+    snprintf(
+        why, sizeof why,
+        "node rank %d is taken by host %s (pid %lld), which is alive; host %s (pid %lld) has to "
+        "have another --node-rank, of 0 to %d",
+        n->wanted, holder->host, (long long)holder->pid, n->host, (long long)n->pid,
+        n->meeting->rounds.max - 1);
+    ls__node_refuse(n, why);
+}
+
+static void refuse_one_too_many(ls__node *n) {
+    char why[600], there[300];
+    ls__nodes_list(n->meeting, there, sizeof there);
+    snprintf(
+        why, sizeof why,
+        "the job has its %d machines, as --nnodes says: %s; host %s (pid %lld) is one too many",
+        n->meeting->rounds.max, there, n->host, (long long)n->pid);
+    ls__node_refuse(n, why);
+}
+
+static void let_in(ls__node *n) {
     ls__meeting *m = n->meeting;
     const ls__launch_options *options = m->job->options;
-    char why[500];
-    int min = (int)ls__wire_number(message, "min_nodes", 0, LS__ROUNDS_NODES);
-    int max = (int)ls__wire_number(message, "max_nodes", 0, LS__ROUNDS_NODES);
-    n->ranks = (int)ls__wire_number(message, "ranks", 0, LS__LAUNCH_MOST_RANKS);
-    n->wanted = (int)ls__wire_number(message, "node_rank", -1, LS__ROUNDS_NODES - 1);
-    n->grace_s = (int)ls__wire_number(message, "grace_s", 0, 1000000);
-    ls__node *other = same_number(m, n);
-    if (min != m->rounds.min || max != m->rounds.max || n->ranks < 1) {
-        snprintf(why, sizeof why,
-                 "the launchers disagree: host %s has --nnodes %d:%d, host %s has --nnodes %d:%d",
-                 m->node[0].host, m->rounds.min, m->rounds.max, n->host, min, max);
-        refuse(n, why);
-        return;
-    }
-    if (other && (other->index == 0 || strcmp(other->host, n->host) != 0)) {
-        snprintf(
-            why, sizeof why,
-            "--node-rank %d is there twice: host %s (pid %lld) and host %s (pid %lld); give every "
-            "launcher its own, from 0 to %d",
-            n->wanted, other->host, (long long)other->pid, n->host, (long long)n->pid, max - 1);
-        refuse(n, why);
-        return;
-    }
-    if (other) { /* started again on its machine, or its connection broke: the new one counts */
-        ls__link_close(other->link, false);
-        ls__node_gone(other, "another launcher has come in its place");
-    }
     n->greeted = true;
     ls__rounds_join(&m->rounds, n->index, n->wanted, ls__now_ns());
     if (options->max_nodes > 1 && !options->rank0_speaks)
         fprintf(stderr, "%s: host %s has come with %d ranks: %d of %d machines\n", m->job->command,
                 n->host, n->ranks, ls__rounds_count(&m->rounds), m->rounds.max);
 }
+
+static void answer(ls__node *n) {
+    const ls__node *holder = holder_of_number(n);
+    if (holder) {
+        if (stays(holder, n))
+            refuse_number(n, holder);
+    } else if (ls__rounds_has_room(&n->meeting->rounds)) {
+        let_in(n);
+    } else if (all_stay(n)) {
+        refuse_one_too_many(n);
+    }
+}
+
+void ls__nodes_answer(ls__meeting *m) {
+    for (int i = 1; i < LS__ROUNDS_NODES; i++) {
+        if (m->node[i].asks_ns && !m->node[i].greeted)
+            answer(&m->node[i]);
+    }
+}
+
+static void take_hello(ls__node *n, const json_t *message) {
+    ls__meeting *m = n->meeting;
+    char why[500];
+    int min = (int)ls__wire_number(message, "min_nodes", 0, LS__ROUNDS_NODES);
+    int max = (int)ls__wire_number(message, "max_nodes", 0, LS__ROUNDS_NODES);
+    n->ranks = (int)ls__wire_number(message, "ranks", 0, LS__LAUNCH_MOST_RANKS);
+    n->wanted = (int)ls__wire_number(message, "node_rank", -1, LS__ROUNDS_NODES - 1);
+    n->grace_s = (int)ls__wire_number(message, "grace_s", 0, 1000000);
+    ls__wire_text(message, "id", n->id, sizeof n->id);
+    if (min != m->rounds.min || max != m->rounds.max || n->ranks < 1) {
+        snprintf(why, sizeof why,
+                 "the launchers disagree: host %s has --nnodes %d:%d, host %s has --nnodes %d:%d",
+                 m->node[0].host, m->rounds.min, m->rounds.max, n->host, min, max);
+        ls__node_refuse(n, why);
+        return;
+    }
+    n->asks_ns = ls__now_ns();
+    replace_earlier_self(n);
+    answer(n);
+}
+
+/* --- what those of the job say --- */
 
 /* The first failure among its ranks, as it sees it. */
 static void take_first(ls__node *n, const json_t *message) {
@@ -184,7 +253,7 @@ static void take_leave(ls__node *n, const json_t *message) {
 static void on_message(void *context, const json_t *message) {
     ls__node *n = context;
     ls__launch_job *job = n->meeting->job;
-    if (!n->greeted && ls__wire_is(message, "hello"))
+    if (!n->asks_ns && ls__wire_is(message, "hello"))
         take_hello(n, message);
     else if (n->greeted && ls__wire_is(message, "failed"))
         take_failed(n, message);

@@ -82,12 +82,19 @@ static void free_slots(ls__meeting *m) {
 }
 
 static void tell_over(ls__meeting *m, const ls__outcome *o, int code) {
-    char why[500] = "";
+    char why[500] = "", late[200];
     if (code)
         ls__outcome_summary(o, why, sizeof why);
     for (int i = 1; i < LS__ROUNDS_NODES; i++) {
         if (!m->node[i].link)
             continue;
+        if (!m->node[i].greeted) {
+            snprintf(late, sizeof late,
+                     "the job was over before host %s (pid %lld) had a place in it",
+                     m->node[i].host, (long long)m->node[i].pid);
+            ls__node_refuse(&m->node[i], late);
+            continue;
+        }
         json_t *message = ls__wire_make("over");
         ls__wire_put_number(message, "code", code);
         ls__wire_put_text(message, "why", why);

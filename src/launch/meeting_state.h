@@ -16,7 +16,9 @@ typedef struct ls__node {
     ls__meeting *meeting;
     int index;
     ls__link *link;
-    bool greeted; /* it has said what it brings */
+    bool greeted;             /* it has said what it brings, and has a place */
+    uint64_t asks_ns;         /* since when it asks for one, 0: not yet; see ls__nodes_answer */
+    char id[LS__NONCE_BYTES]; /* of its launcher, also when that calls again */
     char host[LS__CALLER_HOST_BYTES];
     int64_t pid;
     int ranks;
@@ -51,6 +53,11 @@ struct ls__meeting {
 
 /* A launcher that has proved itself gets a slot, or is told that there is none. */
 void ls__nodes_admit(ls__meeting *m, const ls__caller *caller);
+/* Who asks for a place gets it, is refused, or goes on waiting: for a sign of life of whoever holds the place, or that its link
+ * is lost. */
+void ls__nodes_answer(ls__meeting *m);
+/* It has no part in the job, and ends with the code of wrong usage; said here, too. */
+void ls__node_refuse(ls__node *n, const char *why);
 /* To the other nodes of the round; takes the reference. */
 void ls__nodes_tell(ls__meeting *m, json_t *message);
 /* "host a (pid 12, 4 ranks), host b (pid 7, 4 ranks)" */

@@ -21,11 +21,13 @@ typedef struct ls__member {
     ls__rendezvous *rendezvous;           /* NULL: the meeting has it */
     ls__link *link;                       /* to the meeting; NULL: here, or not (any more) */
     char address[LS__PLAN_ADDRESS_BYTES]; /* of the meeting, as it was reached */
+    char id[LS__NONCE_BYTES];             /* by which the meeting knows it when it calls again */
 
     /* a call under way, in a thread of libuv's */
     uv_work_t work;
     bool calling;
     atomic_bool cancel;
+    bool listens; /* nobody was there: the others meet here */
     int fd;
     ls_status status;
     char error[1024];
@@ -40,7 +42,7 @@ static bool is_elastic(const ls__launch_options *options) {
 static void do_call(uv_work_t *work) {
     ls__member *m = work->data;
     m->status = ls__rendezvous_call(m->rendezvous, m->job->options->join_timeout_s, &m->cancel,
-                                    &m->fd, m->address);
+                                    &m->listens, &m->fd, m->address);
     snprintf(m->error, sizeof m->error, "%s", m->status == LS_OK ? "" : ls_error_text());
 }
 
@@ -55,7 +57,18 @@ static void say_hello(ls__member *m) {
     ls__wire_put_number(message, "ranks", options->ranks);
     ls__wire_put_number(message, "node_rank", options->has_node_rank ? options->node_rank : -1);
     ls__wire_put_number(message, "grace_s", (int64_t)ls__job_longest_grace(options) + 1);
+    ls__wire_put_text(message, "id", m->id);
     ls__link_send(m->link, message);
+}
+
+/* What had the port is gone: the others meet here. */
+static ls_status become_meeting(ls__member *m) {
+    ls__launch_job *job = m->job;
+    LS_TRY(ls__meeting_open(job, m->rendezvous));
+    fprintf(stderr, "%s: listening on %s now\n", job->command, ls__rendezvous_where(m->rendezvous));
+    job->member = NULL;
+    free(m);
+    return LS_OK;
 }
 
 static void after_call(uv_work_t *work, int status) {
@@ -63,8 +76,17 @@ static void after_call(uv_work_t *work, int status) {
     ls__member *m = work->data;
     ls__launch_job *job = m->job;
     m->calling = false;
-    if (status == 0 && m->status == LS_OK && job->over) {
-        close(m->fd);
+    if (status == 0 && m->status == LS_OK && m->listens && !job->over) {
+        ls_status opened = become_meeting(m);
+        if (opened == LS_OK) { /* and there is no `m` any more */
+            ls__job_settle(job);
+            return;
+        }
+        m->status = opened;
+        snprintf(m->error, sizeof m->error, "%s", ls_error_text());
+    } else if (status == 0 && m->status == LS_OK && job->over) {
+        if (m->fd >= 0)
+            close(m->fd);
     } else if (status == 0 && m->status == LS_OK) {
         m->link = ls__link_open(&job->loop, m->fd, &calls, m);
         if (m->link)
@@ -125,6 +147,8 @@ static void take_over(ls__member *m, const json_t *message) {
     if (code < 0) /* nobody said that the job went well */
         code = LS__EXIT_FAILURE;
     ls__wire_text(message, "why", why, sizeof why);
+    if (!*why && code == LS__EXIT_OK && !job->plan.round)
+        snprintf(why, sizeof why, "the job ended before a round with the ranks of this machine");
     if (*why)
         fprintf(stderr, "%s: %s (told by the launcher at %s)\n", job->command, why,
                 ls__rendezvous_where(m->rendezvous));
@@ -310,6 +334,7 @@ ls_status ls__member_open(ls__launch_job *job) {
     }
     job->member->job = job;
     job->member->rendezvous = rendezvous;
+    ls__rendezvous_nonce(job->member->id);
     return call(job->member);
 }
 

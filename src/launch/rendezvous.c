@@ -37,7 +37,9 @@ struct ls__rendezvous {
     ls__tcp_lobby lobby;
     struct pollfd *polls;
     ls__tcp_address address; /* bound */
+    bool taken;              /* the address is of this machine, and something else has the port */
     bool wrote_file;
+    bool own_token; /* stands in the file */
 };
 
 static void log_line(void *context, ls_log_level level, const char *line) {
@@ -109,9 +111,26 @@ static ls_status find_addresses(const ls__rendezvous *r, ls__tcp_address *addres
     return ls__tcp_find_address(&r->place, &addresses[0]);
 }
 
+static void set_port(ls__tcp_address *address, int port) {
+    if (address->raw.ss_family == AF_INET6)
+        ((struct sockaddr_in6 *)&address->raw)->sin6_port = htons((uint16_t)port);
+    else
+        ((struct sockaddr_in *)&address->raw)->sin_port = htons((uint16_t)port);
+}
+
+/* Whether this machine has the address: some port of it can be bound. Leaves the error text alone. */
+static bool is_here(ls__tcp_address address) {
+    set_port(&address, 0);
+    int fd = socket(address.raw.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool here = fd >= 0 && bind(fd, (const struct sockaddr *)&address.raw, address.bytes) == 0;
+    ls__tcp_close_fd(fd);
+    return here;
+}
+
 static ls_status listen_on(ls__rendezvous *r) {
     ls__tcp_address addresses[LS__TCP_ADDRESSES];
     size_t count;
+    r->taken = false;
     LS_TRY(find_addresses(r, addresses, &count));
     ls_status status = LS_ERR_SYSTEM;
     for (size_t i = 0; i < count && status != LS_OK; i++) {
@@ -119,6 +138,8 @@ static ls_status listen_on(ls__rendezvous *r) {
         status = ls__tcp_listen(r->join.names, &addresses[i], 128, &r->join.listener);
         if (status == LS_OK)
             r->address = addresses[i];
+        else
+            r->taken |= is_here(addresses[i]);
     }
     LS_TRY(status);
     ls__tcp_address_text(&r->address, r->where);
@@ -148,10 +169,11 @@ static void warn_of_loopback(const ls__rendezvous *r) {
             r->command, r->where, *r->host ? "--rendezvous" : "LOCKSTEP_INTERFACE");
 }
 
-static ls_status publish(ls__rendezvous *r, bool own_token) {
+static ls_status publish(ls__rendezvous *r) {
     const ls__launch_options *options = r->options;
     if (options->rendezvous_file) {
-        LS_TRY(ls__meet_file_write(options->rendezvous_file, r->where, own_token ? r->token : ""));
+        LS_TRY(
+            ls__meet_file_write(options->rendezvous_file, r->where, r->own_token ? r->token : ""));
         r->wrote_file = true;
     }
     warn_of_loopback(r);
@@ -164,16 +186,16 @@ static ls_status publish(ls__rendezvous *r, bool own_token) {
 static ls_status try_to_listen(ls__rendezvous *r, bool *listens) {
     const ls__launch_options *options = r->options;
     bool must = options->has_node_rank && options->node_rank == 0;
-    bool own_token = !*r->token;
     if (options->has_node_rank && !must)
         return LS_OK;
+    r->own_token = !*r->token;
     if (options->rendezvous_file)
         LS_TRY(make_token(r));
     ls_status status = listen_on(r);
     *listens = status == LS_OK;
     if (status == LS_OK)
-        return publish(r, own_token);
-    return must || status == LS_ERR_ARGUMENT || status == LS_ERR_AUTH || status == LS_ERR_MEMORY
+        return publish(r);
+    return must || status == LS_ERR_ARGUMENT || status == LS_ERR_AUTH || r->join.listener >= 0
                ? status
                : LS_OK;
 }
@@ -186,6 +208,14 @@ ls_status ls__rendezvous_check(const ls__launch_options *options) {
                         "LOCKSTEP_INTERFACE says which address the file gets");
     if (options->rendezvous)
         LS_TRY(parse(options->rendezvous, "--rendezvous", &read));
+    if (options->has_node_rank && options->node_rank > 0 && options->rendezvous && !read.port)
+        return ls__fail(LS_ERR_ARGUMENT,
+                        "--rendezvous with port 0: only the launcher of --node-rank 0 takes a free "
+                        "port; --node-rank %d has to be given the one that it prints, or all "
+                        "--rendezvous-file",
+                        options->node_rank);
+    if (options->has_node_rank && options->node_rank == 0 && options->rendezvous_file)
+        return ls__meet_file_check_target(options->rendezvous_file);
     if (options->has_node_rank || read.port)
         return LS_OK;
     return ls__fail(LS_ERR_ARGUMENT,
@@ -230,7 +260,7 @@ void ls__rendezvous_close(ls__rendezvous *r) {
     if (!r)
         return;
     if (r->wrote_file)
-        unlink(r->options->rendezvous_file);
+        ls__meet_file_remove(r->options->rendezvous_file, r->where, r->own_token ? r->token : "");
     if (r->lobby.guest)
         ls__tcp_lobby_close(&r->lobby);
     ls__tcp_close_fd(r->join.listener);
@@ -280,13 +310,6 @@ static int port_of(const ls__tcp_address *address) {
     return ntohs(address->raw.ss_family == AF_INET6
                      ? ((const struct sockaddr_in6 *)&address->raw)->sin6_port
                      : ((const struct sockaddr_in *)&address->raw)->sin_port);
-}
-
-static void set_port(ls__tcp_address *address, int port) {
-    if (address->raw.ss_family == AF_INET6)
-        ((struct sockaddr_in6 *)&address->raw)->sin6_port = htons((uint16_t)port);
-    else
-        ((struct sockaddr_in *)&address->raw)->sin_port = htons((uint16_t)port);
 }
 
 /* "10.0.0.1", "fe80::1" from "10.0.0.1:29400", "[fe80::1]:29400" */
@@ -352,28 +375,59 @@ static void peer_address(int fd, char address[LS__PLAN_ADDRESS_BYTES]) {
     strip_port(text, address);
 }
 
+/* Whether the next try may go better: nobody is there yet, a file is still that of an earlier job, or what has the port of
+ * this machine's address is not for ever. */
+static bool is_worth_another_try(const ls__rendezvous *r, ls_status status) {
+    return status == LS_ERR_TIMEOUT || (status == LS_ERR_AUTH && r->options->rendezvous_file) ||
+           (status == LS_ERR_FORMAT && r->taken);
+}
+
+static void say_waiting(const ls__rendezvous *r) {
+    if (r->taken)
+        fprintf(stderr,
+                "%s: cannot listen on %s, an address of this machine: something else has the port, "
+                "and answers as no launcher does (%s); trying again, but choose another port for "
+                "--rendezvous, the same on all launchers, if it stays there\n",
+                r->command, r->where, ls_error_text());
+    else
+        fprintf(stderr, "%s: waiting for the launcher to meet: %s\n", r->command, ls_error_text());
+}
+
+static ls_status give_up(const ls__rendezvous *r, double timeout_s) {
+    if (r->taken)
+        return ls__fail_context(
+            LS_ERR_TIMEOUT,
+            "found no launcher to meet within %g s, and could not listen on %s, "
+            "an address of this machine, whose port something else has",
+            timeout_s, r->where);
+    return ls__fail_context(LS_ERR_TIMEOUT, "found no launcher to meet within %g s", timeout_s);
+}
+
 ls_status ls__rendezvous_call(ls__rendezvous *r, double timeout_s, const atomic_bool *cancel,
-                              int *fd, char address[LS__PLAN_ADDRESS_BYTES]) {
+                              bool *listens, int *fd, char address[LS__PLAN_ADDRESS_BYTES]) {
     enum { PAUSE_NS = 100000000 };
     double log_s = 5; /* and ever rarer */
     uint64_t deadline = ls__deadline_ns(timeout_s), log = ls__deadline_ns(log_s);
+    bool said_taken = false;
     *fd = -1;
     for (;;) {
-        ls_status status = call_once(r, fd);
+        ls_status status = r->options->has_node_rank ? LS_OK : listen_on(r);
+        *listens = r->join.listener >= 0 && status == LS_OK;
+        if (r->join.listener >= 0)
+            return *listens ? publish(r) : status;
+        status = call_once(r, fd);
         if (status == LS_OK) {
             peer_address(*fd, address);
             return LS_OK;
         }
-        /* a file may still be that of an earlier job */
-        if (status != LS_ERR_TIMEOUT && !(r->options->rendezvous_file && status == LS_ERR_AUTH))
+        if (!is_worth_another_try(r, status))
             return status;
         if (atomic_load(cancel) || ls__now_ns() >= deadline)
-            return ls__fail_context(LS_ERR_TIMEOUT, "found no launcher to meet within %g s",
-                                    timeout_s);
-        if (ls__now_ns() >= log) {
+            return give_up(r, timeout_s);
+        if (ls__now_ns() >= log || (r->taken && !said_taken)) {
+            said_taken |= r->taken;
             log = ls__deadline_ns(log_s *= 2);
-            fprintf(stderr, "%s: waiting for the launcher to meet: %s\n", r->command,
-                    ls_error_text());
+            say_waiting(r);
         }
         nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
     }
@@ -441,12 +495,13 @@ void ls__rendezvous_nonce(char nonce[LS__NONCE_BYTES]) {
 }
 
 ls_status ls__rendezvous_call(ls__rendezvous *rendezvous, double timeout_s,
-                              const atomic_bool *cancel, int *fd,
+                              const atomic_bool *cancel, bool *listens, int *fd,
                               char address[LS__PLAN_ADDRESS_BYTES]) {
     (void)rendezvous;
     (void)timeout_s;
     (void)cancel;
     (void)address;
+    *listens = false;
     *fd = -1;
     return ls__fail(LS_ERR_UNSUPPORTED, "this build lacks tcp");
 }

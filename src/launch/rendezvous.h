@@ -41,9 +41,10 @@ void ls__rendezvous_nonce(char nonce[LS__NONCE_BYTES]);
 /* --- the others --- */
 
 /* Calls until it is let in, `cancel` is set or the time is up; for a thread of its own. `address` becomes the
- * one that was reached. */
+ * one that was reached. Who has no number tries to listen, too, for what had the port may be gone: *listens, as from
+ * ls__rendezvous_open, and there is no `fd`. */
 ls_status ls__rendezvous_call(ls__rendezvous *rendezvous, double timeout_s,
-                              const atomic_bool *cancel, int *fd,
+                              const atomic_bool *cancel, bool *listens, int *fd,
                               char address[LS__PLAN_ADDRESS_BYTES]);
 
 /* --- both --- */

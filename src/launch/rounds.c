@@ -30,6 +30,10 @@ int ls__rounds_count(const ls__rounds *rounds) {
     return count;
 }
 
+bool ls__rounds_has_room(const ls__rounds *rounds) {
+    return ls__rounds_count(rounds) < rounds->max;
+}
+
 /* --- what happened --------------------------------------------------------------------------------- */
 
 /* A reason to end the round under way. The heaviest one counts: it decides what comes after. */
@@ -122,8 +126,6 @@ static void choose_members(ls__rounds *rounds) {
             rounds->member[at] = rounds->member[at - 1];
         rounds->member[at] = i;
     }
-    if (rounds->members > rounds->max)
-        rounds->members = rounds->max;
     for (int i = 0; i < rounds->members; i++)
         rounds->node[rounds->member[i]].member = true;
 }

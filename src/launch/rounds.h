@@ -17,7 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Nodes that are known at a time: those of the job, and as many that wait for a place. */
+/* Nodes that are known at a time: those of the job, and as many that ask for a place. */
 enum { LS__ROUNDS_NODES = 1024 };
 
 typedef enum ls__phase { LS__GATHERING, LS__RUNNING, LS__STOPPING, LS__OVER } ls__phase;
@@ -79,6 +79,7 @@ void ls__rounds_open(ls__rounds *rounds, int min, int max, int max_restarts, uin
                      uint64_t settle_ns, uint64_t now);
 
 /* What happened to `node` (0 .. LS__ROUNDS_NODES - 1; 0 is the machine of the meeting itself and always number 0). */
+/* Where ls__rounds_has_room. */
 void ls__rounds_join(ls__rounds *rounds, int node, int wanted, uint64_t now);
 void ls__rounds_gone(ls__rounds *rounds, int node);
 void ls__rounds_failed(ls__rounds *rounds, int node); /* one of its ranks */
@@ -92,8 +93,9 @@ ls__order ls__rounds_next(ls__rounds *rounds, uint64_t now);
 /* The ranks of `node` were to end `allowed_ns` ago and have not: it is to be taken for gone. */
 bool ls__rounds_is_late(const ls__rounds *rounds, int node, uint64_t allowed_ns, uint64_t now);
 
-/* Nodes that could be in a round. */
+/* Nodes that could be in a round; never more than its maximum. */
 int ls__rounds_count(const ls__rounds *rounds);
+bool ls__rounds_has_room(const ls__rounds *rounds);
 bool ls__rounds_is_elastic(const ls__rounds *rounds);
 
 #endif

@@ -70,7 +70,7 @@ static ls_status lead(ls__transport **transport, ls__job_place *place, const cha
         return status;
     }
     status = ls__tcp_open(transport, place, where, 0, token ? token : fresh);
-    (void)unlink(path);
+    ls__meet_file_remove(path, where, fresh);
     return status;
 }
 

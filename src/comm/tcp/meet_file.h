@@ -12,8 +12,13 @@
 
 enum { LS__MEET_TOKEN_BYTES = 1024 };
 
-/* Replaces what is there, with mode 0600. */
+/* Whether ls__meet_file_write may write there: LS_OK where nothing is, or such a file of this user's, as one that was killed
+ * leaves. LS_ERR_IO for anything else, also a link, which then is neither replaced nor removed. */
+LS_SHARED ls_status ls__meet_file_check_target(const char *path);
+/* With mode 0600; checks that first. */
 LS_SHARED ls_status ls__meet_file_write(const char *path, const char *where, const char *token);
+/* Unless something else has come in its place. Leaves the error text alone. */
+LS_SHARED void ls__meet_file_remove(const char *path, const char *where, const char *token);
 /* LS_ERR_TIMEOUT: it is not there yet. LS_ERR_AUTH: a secret in it is open to others than this user. */
 LS_SHARED ls_status ls__meet_file_read(const char *path, char *where, size_t bytes,
                                        char token[LS__MEET_TOKEN_BYTES]);
