@@ -228,6 +228,24 @@ a_number_twice() {
   : >"$work/done"
   want_codes "a number twice" 0 0 2 4
   want_nothing_left "a number twice" "$marker-twice"
+  # number 0 by a file: of the launcher that is alive it is not replaced
+  rm "$work/done"
+  where=(--rendezvous-file "$work/zero")
+  export LOCKSTEP_INTERFACE=lo
+  node 0 --nnodes 2 --node-rank 0 -n 1 -- sh -c "$until_done" "$marker-twice"
+  wait_for 0 "rendezvous at 127.0.0.1"
+  for i in before during; do
+    node 2 --nnodes 2 --node-rank 0 --join-timeout 1 -n 1 true
+    want_codes "number 0 twice by a file, $i" 2 2
+    says 2 "node rank 0 is taken by the launcher at 127.0.0.1:" "number 0 twice by a file, $i"
+    [ $i = during ] && break
+    node 1 --nnodes 2 --node-rank 1 -n 1 -- sh -c "$until_done" "$marker-twice"
+    wait_for 1 "up 1 of 2"
+  done
+  : >"$work/done"
+  want_codes "number 0 twice by a file" 0 0 1
+  unset LOCKSTEP_INTERFACE
+  where=(--rendezvous "127.0.0.1:$port")
 }
 
 # stranger WORDS: listens on the port till $work/leave is there, and says WORDS to whoever calls

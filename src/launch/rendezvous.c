@@ -182,6 +182,41 @@ static ls_status publish(ls__rendezvous *r) {
     return LS_OK;
 }
 
+/* LS_ERR_TIMEOUT when it may be worth another try. */
+static ls_status call_once(ls__rendezvous *r, double seconds, int *fd) {
+    const char *file = r->options->rendezvous_file;
+    char where[LS__TCP_ADDRESS_TEXT];
+    if (file) {
+        char token[LS__MEET_TOKEN_BYTES];
+        LS_TRY(ls__meet_file_read(file, where, sizeof where, token));
+        LS_TRY(parse(where, file, r));
+        if (*token)
+            LS_TRY(take_token(r, token));
+    }
+    r->join.address = r->host;
+    r->join.port = r->port;
+    r->join.deadline = ls__deadline_ns(seconds);
+    r->join.next_log = UINT64_MAX;
+    ls_status status = ls__tcp_dial(&r->join, LS__TCP_LAUNCHER, 0, fd);
+    snprintf(r->where, sizeof r->where, "%.40s:%d", r->host, r->port);
+    return status;
+}
+
+/* A rendezvous file that is there is that of a killed launcher, unless it answers. */
+static ls_status refuse_second_zero(const ls__rendezvous *r) {
+    const double probe_s = 1;
+    ls__rendezvous probe = *r;
+    int fd;
+    if (call_once(&probe, probe_s, &fd) != LS_OK)
+        return LS_OK;
+    ls__tcp_close_fd(fd);
+    return ls__fail(
+        LS_ERR_ARGUMENT,
+        "node rank 0 is taken by the launcher at %s, which is alive, as %s says; this one "
+        "has to have another --node-rank, or its job another --rendezvous-file",
+        probe.where, r->options->rendezvous_file);
+}
+
 /* Node 0 has to listen; without numbers whoever can does, and the others find the address taken or foreign. */
 static ls_status try_to_listen(ls__rendezvous *r, bool *listens) {
     const ls__launch_options *options = r->options;
@@ -189,8 +224,10 @@ static ls_status try_to_listen(ls__rendezvous *r, bool *listens) {
     if (options->has_node_rank && !must)
         return LS_OK;
     r->own_token = !*r->token;
-    if (options->rendezvous_file)
+    if (options->rendezvous_file) {
+        LS_TRY(refuse_second_zero(r));
         LS_TRY(make_token(r));
+    }
     ls_status status = listen_on(r);
     *listens = status == LS_OK;
     if (status == LS_OK)
@@ -346,27 +383,6 @@ void ls__rendezvous_nonce(char nonce[LS__NONCE_BYTES]) {
 
 /* --- the others ------------------------------------------------------------------------------------ */
 
-/* One try of a few seconds: LS_ERR_TIMEOUT when it may be worth another one. */
-static ls_status call_once(ls__rendezvous *r, int *fd) {
-    enum { TRY_S = 2 };
-    const char *file = r->options->rendezvous_file;
-    char where[LS__TCP_ADDRESS_TEXT];
-    if (file) {
-        char token[LS__MEET_TOKEN_BYTES];
-        LS_TRY(ls__meet_file_read(file, where, sizeof where, token));
-        LS_TRY(parse(where, file, r));
-        if (*token)
-            LS_TRY(take_token(r, token));
-    }
-    r->join.address = r->host;
-    r->join.port = r->port;
-    r->join.deadline = ls__deadline_ns(TRY_S);
-    r->join.next_log = UINT64_MAX;
-    ls_status status = ls__tcp_dial(&r->join, LS__TCP_LAUNCHER, 0, fd);
-    snprintf(r->where, sizeof r->where, "%.40s:%d", r->host, r->port);
-    return status;
-}
-
 static void peer_address(int fd, char address[LS__PLAN_ADDRESS_BYTES]) {
     ls__tcp_address peer = {.bytes = sizeof peer.raw};
     char text[LS__TCP_ADDRESS_TEXT] = "";
@@ -406,6 +422,7 @@ static ls_status give_up(const ls__rendezvous *r, double timeout_s) {
 ls_status ls__rendezvous_call(ls__rendezvous *r, double timeout_s, const atomic_bool *cancel,
                               bool *listens, int *fd, char address[LS__PLAN_ADDRESS_BYTES]) {
     enum { PAUSE_NS = 100000000 };
+    const double try_s = 2;
     double log_s = 5; /* and ever rarer */
     uint64_t deadline = ls__deadline_ns(timeout_s), log = ls__deadline_ns(log_s);
     bool said_taken = false;
@@ -415,7 +432,7 @@ ls_status ls__rendezvous_call(ls__rendezvous *r, double timeout_s, const atomic_
         *listens = r->join.listener >= 0 && status == LS_OK;
         if (r->join.listener >= 0)
             return *listens ? publish(r) : status;
-        status = call_once(r, fd);
+        status = call_once(r, try_s, fd);
         if (status == LS_OK) {
             peer_address(*fd, address);
             return LS_OK;
