@@ -35,7 +35,7 @@ planned gpt --model gpt:layers=4,heads=4,width=256,context=128 --data "text:$wor
 planned recompute --model gpt:layers=4,heads=4,width=256,context=128 --data "text:$work/text" --batch-size 8 --steps 2 \
   --recompute --ranks 2
 
-wide=(--model mlp:784,4096,2048,10 "${images[@]}" --optimizer sgd --ranks 2)
+wide=(--model "mlp:784,4096,2048,10" "${images[@]}" --optimizer sgd --ranks 2)
 planned powersgd "${wide[@]}" --compress powersgd:rank=4
 planned topk "${wide[@]}" --compress topk:ratio=0.1
 planned local "${wide[@]}" --momentum 0.9 --local-sgd 1
@@ -55,9 +55,10 @@ for ranks in 1 2; do
 done
 "$lockstep" train --model mlp:784,16,10 "${images[@]}" --steps 1 --oversubscribe-memory >/dev/null 2>"$work/err" || fail "$(cat "$work/err")"
 
-# Two ranks hold what one holds: within 3 % of the parameters
+# Two ranks hold what one holds: within 3 % of the parameters is the promise; here it is 0.3 %, and 2.8 % where what
+# the benchmark's own matrices leave in the heap counts
 if [ -z "${sanitized:-}" ]; then
-  "$source_dir/bench/memory" --model mlp:2048,2048,2048,2048,2048,2048,10 --batch 16 >"$work/out" 2>&1 || fail "bench/memory: $(cat "$work/out")"
+  "$source_dir/bench/memory" --model mlp:2048,2048,2048,2048,2048,2048,10 --batch 16 --most 1.5 >"$work/out" 2>&1 || fail "bench/memory: $(cat "$work/out")"
   cat "$work/out"
 fi
 finish

@@ -46,7 +46,7 @@ if has_tcp && unshare --time --monotonic 1000000 --fork true 2>/dev/null; then
   MASTER_PORT=$(free_port)
   export MASTER_PORT
   RANK=1 unshare --time --monotonic 1000000 --fork "$lockstep" train --model mlp:784,64,10 --data "idx:$work/data" --batch-size 20 --steps 4 \
-    --trace "$work/hosts.trace" >"$work/rank1.log" 2>&1 &
+    --out "$work/hosts" --trace "$work/hosts.trace" >"$work/rank1.log" 2>&1 &
   RANK=0 train hosts --trace "$work/hosts.trace"
   wait || fail "rank 1: $(cat "$work/rank1.log")"
   python3 - "$work/hosts.trace" <<'END' || fail "two clocks"

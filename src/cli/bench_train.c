@@ -29,7 +29,9 @@ static ls_status peak(bench *b, double *gflops) {
 static ls_status measure(bench *b, figures *f) {
     const ls__bench_settings *s = b->rank.settings;
     double before, after;
+    uint64_t created = ls__usage_peak();
     LS_TRY(peak(b, &before));
+    ls__usage_restart(); /* the matrices of that are no memory of the training */
     size_t warmup = (size_t)s->warmup, steps = (size_t)s->steps;
     for (size_t i = 0; i < warmup + steps; i++) {
         uint64_t begin = ls__now_ns();
@@ -42,7 +44,8 @@ static ls_status measure(bench *b, figures *f) {
     }
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
-    double memory = (double)ls__usage_peak() / (1 << 20);
+    uint64_t stepped = ls__usage_peak();
+    double memory = (double)(stepped > created ? stepped : created) / (1 << 20);
     LS_TRY(peak(b, &after));
     ls__bench_sort(b->times, steps);
     *f = (figures){.step_ms = ls__bench_median(b->times, steps),

@@ -1,5 +1,6 @@
-/* Ranks started by hand may have been given different options. Whatever decides what is computed has to
- * agree, so it is compared once, before the first step, and the first difference is told on all ranks. */
+/* Ranks started by hand may have been given different options. Whatever decides what is computed, or what is
+ * written where (which only rank 0's options decide), has to agree, so it is compared once, before the first step,
+ * and the first difference is told on all ranks. */
 #include "base/error.h"
 #include "cli/train.h"
 #include "data/dataset.h"
@@ -8,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BYTES = 2048 }; /* what each rank sends: lines of NAME=VALUE, filled up with zeros */
+enum { BYTES = 4096 }; /* what each rank sends: lines of NAME=VALUE, filled up with zeros */
 
 typedef struct settings_text {
     char text[BYTES];
@@ -34,6 +35,11 @@ static void add_real(settings_text *t, const char *name, double value) {
     add(t, strtod(text, NULL) == value ? "%s=%.15g\n" : "%s=%.17g\n", name, value);
 }
 
+/* What was given as text, up to 500 bytes of it. */
+static void add_text(settings_text *t, const char *name, const char *value) {
+    add(t, "%s=%.500s\n", name, value ? value : "absent");
+}
+
 static void describe(settings_text *t, const ls__train *train) {
     const ls__train_settings *s = train->settings;
     add(t, "the version of lockstep=%s\n", LOCKSTEP_VERSION);
@@ -43,9 +49,13 @@ static void describe(settings_text *t, const ls__train *train) {
     add(t, "--epochs=%" PRId64 "\n--steps=%" PRId64 "\n", s->epochs, s->steps);
     add(t, "--eval-every=%" PRId64 "\n", s->eval_every);
     add(t, "--checkpoint-every=%" PRId64 "\n--keep-best=%d\n", s->checkpoint_every, s->keep_best);
-    add(t, "--checkpoint-dir=%s\n", ls__checkpoints_wanted(s) ? "given" : "absent");
-    add(t, "--sync-checkpoints=%d\n--resume=%.200s\n", s->sync_checkpoints,
-        s->resume ? s->resume : "absent");
+    add(t, "--keep=%" PRId64 "\n--sync-checkpoints=%d\n", s->keep, s->sync_checkpoints);
+    add_text(t, "--resume", s->resume);
+    add_text(t, "--checkpoint-dir", s->checkpoint_dir);
+    add_text(t, "--out", s->out);
+    add_text(t, "--trace", s->trace);
+    add(t, "--trace-steps=%" PRId64 "\n", s->trace_steps);
+    add(t, "--overwrite=%d\n--profile=%d\n", s->overwrite, s->profile);
     add(t, "--optimizer=%d\n", s->optimizer);
     add_real(t, "--lr", s->rate);
     add_real(t, "--min-lr", s->min_rate);
@@ -60,8 +70,6 @@ static void describe(settings_text *t, const ls__train *train) {
     add(t, "--nonfinite=%d\n--watch=%" PRId64 "\n", s->nonfinite, s->watch);
     add(t, "--compress=%.100s\n--loss-scale=%.40s\n", s->compress, s->loss_scale);
     add(t, "--local-sgd=%.60s\n", s->local_sgd ? s->local_sgd : "off");
-    add(t, "--trace=%s\n--trace-steps=%" PRId64 "\n", s->trace ? "given" : "absent",
-        s->trace_steps);
     add(t, "--model=%.1000s\n", s->model);
 }
 
@@ -76,12 +84,17 @@ static const char *spell(const char *name, const char *value) {
         return ls__train_schedule_name(index);
     if (strcmp(name, "--nonfinite") == 0 && index < 2)
         return nonfinite[index];
-    if ((strcmp(name, "--nesterov") == 0 || strcmp(name, "--decay-all") == 0) && index < 2)
-        return flags[index];
+    static const char *const on_or_off[] = {"--nesterov",         "--decay-all", "--keep-best",
+                                            "--sync-checkpoints", "--overwrite", "--profile"};
+    for (size_t i = 0; i < sizeof on_or_off / sizeof *on_or_off; i++)
+        if (strcmp(name, on_or_off[i]) == 0 && index < 2)
+            return flags[index];
     /* options that were left out */
-    if (strcmp(value, "0") == 0 && (strcmp(name, "--steps") == 0 || strcmp(name, "--shards") == 0 ||
-                                    strcmp(name, "--eval-every") == 0))
-        return flags[0];
+    static const char *const left_out[] = {"--steps", "--shards", "--eval-every",
+                                           "--checkpoint-every", "--keep"};
+    for (size_t i = 0; i < sizeof left_out / sizeof *left_out; i++)
+        if (strcmp(name, left_out[i]) == 0 && strcmp(value, "0") == 0)
+            return flags[0];
     return value;
 }
 
