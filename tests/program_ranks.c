@@ -7,6 +7,7 @@
  *   point     send and recv among all pairs, small and large
  *   mismatch  the last rank calls another operation: all ranks must hear of it
  *   split     groups by parity, by halves, and of those again; operations of several at a time
+ *   late      rank 1 comes late to some: prints the operation and whom its times name as the last
  *   leave     the last rank leaves, the others go on: LS_ERR_PEER
  *   loop      all_reduce until something happens; prints the error and how long after --mark it came
  *   meeting, operation: the same; idle: with a pause of 0.3 s after each
@@ -281,6 +282,42 @@ static void mismatch(fixture *f) {
     printf("rank %d: %s\n", f->rank, ls_error_text());
 }
 
+static void print_last(const char *name, ls_work *work) {
+    ls_work_times times;
+    CHECK_OK(ls_work_wait(work, &times));
+    CHECK(times.begin_ns <= times.ready_ns && times.ready_ns <= times.end_ns);
+    printf("last of %s: %d\n", name, times.last_rank);
+}
+
+/* All at once, but rank 1. */
+static void come(fixture *f) {
+    CHECK_OK(ls_barrier(f->world));
+    if (f->rank == 1)
+        nanosleep(&(struct timespec){.tv_nsec = 200 * 1000 * 1000}, NULL);
+}
+
+static void late(fixture *f) {
+    ls_work *work;
+    const size_t counts[] = {1, LARGEST};
+    for (size_t i = 0; i < 2; i++) {
+        come(f);
+        CHECK_OK(ls_all_reduce_start(f->world, f->send, f->recv, counts[i], LS_F32, LS_SUM, &work));
+        print_last("all_reduce", work);
+    }
+    come(f); /* integers are not divided machine by machine */
+    CHECK_OK(ls_all_reduce_start(f->world, f->send, f->recv, 64, LS_I32, LS_AVG, &work));
+    print_last("flat all_reduce", work);
+    come(f);
+    CHECK_OK(ls_all_gather_start(f->world, f->send, f->recv, 1000, LS_F32, &work));
+    print_last("all_gather", work);
+    come(f);
+    CHECK_OK(ls_reduce_scatter_start(f->world, f->send, f->recv, 1000, LS_F32, LS_SUM, &work));
+    print_last("reduce_scatter", work);
+    come(f);
+    CHECK_OK(ls_barrier_start(f->world, &work));
+    print_last("barrier", work);
+}
+
 static void leave(fixture *f, ls_job *job) {
     float value = 1;
     CHECK_OK(ls_barrier(f->world));
@@ -394,6 +431,8 @@ int main(int count, char **words) {
         mismatch(&f);
     else if (strcmp(what, "split") == 0)
         split(&f);
+    else if (strcmp(what, "late") == 0)
+        late(&f);
     else if (strcmp(what, "leave") == 0)
         leave(&f, job);
     else

@@ -27,7 +27,9 @@ static ls_status meet_inside(ls__hier *hier, const ls__operation *op) {
 ls_status ls__hier_meet(ls__hier *hier, ls__operation *op) {
     ls__operation between = ls__hier_step(op, LS__BARRIER);
     LS_TRY(meet_inside(hier, op));
-    return run_between(hier, &between);
+    LS_TRY(run_between(hier, &between));
+    ls__hier_note_times(hier, op, &between.times);
+    return LS_OK;
 }
 
 ls_status ls__hier_barrier(ls__hier *hier, ls__operation *op) {

@@ -25,10 +25,16 @@ static bool is_point(const ls__operation *op) {
            op->header.kind == LS__SENDRECV;
 }
 
+/* Who came last shows at the meeting; behind it all come at once. */
 static ls_status run_flat(ls__hier *hier, ls__operation *op) {
-    if (!is_point(op))
-        LS_TRY(ls__hier_meet(hier, op));
-    return hier->flat->table->run(hier->flat, op);
+    if (is_point(op))
+        return hier->flat->table->run(hier->flat, op);
+    LS_TRY(ls__hier_meet(hier, op));
+    const ls_work_times met = op->times;
+    LS_TRY(hier->flat->table->run(hier->flat, op));
+    op->times.ready_ns = met.ready_ns;
+    op->times.last_rank = met.last_rank;
+    return LS_OK;
 }
 
 static ls_status dispatch(ls__hier *hier, ls__operation *op) {
@@ -86,6 +92,8 @@ static ls_status run(ls__transport *transport, ls__operation *operation) {
     ls__hier *hier = (ls__hier *)transport;
     if (!hier->local->names || hier->flat->names != transport->names)
         give_names(hier);
+    hier->last_here = -1;
+    hier->met = false;
     ls_status status = dispatch(hier, operation);
     if (status != LS_OK && status != LS_ERR_ARGUMENT) {
         char text[1024];

@@ -122,6 +122,8 @@ typedef struct ls__hier {
     size_t slice_bytes;
     double *weights; /* (local) */
     double weight;   /* the sum of this machine, for the operation under way */
+    int last_here;   /* index of this machine's rank that came last to it; -1: not known yet */
+    bool met;        /* its times say when all machines had come, and who was last */
     int ahead;       /* chunks that are begun before one goes on to its next stage */
     ls__hier_slot slot[LS__HIER_SLOTS_MAX];
     char *mapped; /* all slots and the two below, in memory that the ranks of this machine map */
@@ -136,6 +138,8 @@ static inline bool ls__hier_is_narrow(ls_dtype dtype) {
 }
 ls__operation ls__hier_step(const ls__operation *operation, ls__kind step);
 ls_status ls__hier_run_local(ls__hier *hier, ls__operation *step);
+/* Of the operation's first step between machines: when all had arrived, and who was last. */
+void ls__hier_note_times(ls__hier *hier, ls__operation *operation, const ls_work_times *times);
 /* Compares headers of all ranks: for operations that go the flat way, where no one would look here. */
 ls_status ls__hier_meet(ls__hier *hier, ls__operation *operation);
 /* Chunks of an operation go through two or three stages; several are under way. A stage starts what goes

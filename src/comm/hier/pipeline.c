@@ -10,20 +10,27 @@ ls__operation ls__hier_step(const ls__operation *operation, ls__kind step) {
 }
 
 ls_status ls__hier_run_local(ls__hier *hier, ls__operation *step) {
-    return hier->local->table->run(hier->local, step);
+    LS_TRY(hier->local->table->run(hier->local, step));
+    if (hier->last_here <
+        0) /* at the first step, to which all come as they come to the operation */
+        hier->last_here = step->times.last_rank;
+    return LS_OK;
 }
 
 void ls__hier_launch(ls__hier *hier, ls__hier_slot *slot, const ls__operation *step) {
     slot->ticket = ls__hier_wire_start(&hier->wire[slot->stream], step, slot->alone);
 }
 
-/* When all had arrived, and who was last: seen from here, another machine's last rank is the one of this
- * rank's index there. */
-static void note_times(const ls__hier *hier, ls__operation *operation, const ls_work_times *times) {
-    if (operation->times.last_rank >= 0 || times->last_rank < 0)
+/* Which rank of another machine was its last, only that machine knows. */
+void ls__hier_note_times(ls__hier *hier, ls__operation *operation, const ls_work_times *times) {
+    if (hier->met || times->last_rank < 0)
         return;
+    hier->met = true;
     operation->times.ready_ns = times->ready_ns;
-    operation->times.last_rank = ls__hier_rank_of(hier, times->last_rank, hier->map.index);
+    int index = hier->map.local == 1 ? 0 : -1;
+    if (times->last_rank == hier->map.here)
+        index = hier->last_here;
+    operation->times.last_rank = index < 0 ? -1 : ls__hier_rank_of(hier, times->last_rank, index);
 }
 
 /* What was started for the chunk has come back: goes on with it. */
@@ -32,7 +39,7 @@ static ls_status go_on(ls__hier *hier, ls__operation *operation, ls__hier_slot *
     ls_work_times times = {.last_rank = -1};
     if (slot->ticket) {
         LS_TRY(ls__hier_wire_wait(&hier->wire[slot->stream], slot->ticket, &times));
-        note_times(hier, operation, &times);
+        ls__hier_note_times(hier, operation, &times);
     }
     return stage(hier, operation, slot);
 }
