@@ -4,7 +4,7 @@
 . "$(dirname "$0")/lib.sh"
 
 text "$work/text"
-gpt=(--model gpt:layers=1,heads=1,width=8,context=8 --data "text:$work/text" --batch-size 8)
+gpt=(--model "gpt:layers=1,heads=1,width=8,context=8" --data "text:$work/text" --batch-size 8)
 
 # want FILE TEXT WHAT
 want() { grep -qF -- "$2" "$1" || { fail "$3: lacks '$2'"; cat "$1"; }; }
@@ -68,4 +68,18 @@ want "$work/report" "had left the job" "success"
 # a folder that cannot be written costs the record alone
 "$lockstep" run -n 2 --flight /proc/nowhere "$lockstep" train "${gpt[@]}" --steps 1 >/dev/null 2>"$work/err" || fail "/proc: exit $?"
 want "$work/err" "/proc/nowhere" "unwritable folder"
+# ... and is told before the start, also of a program that leaves no record
+"$lockstep" run -n 2 --flight "$work/none/folder" true >/dev/null 2>"$work/err" || fail "no parent: exit $?"
+want "$work/err" "--flight: no record can be written to $work/none/folder: No such file" "no parent"
+LOCKSTEP_FLIGHT=$work/clean/flight/ "$lockstep" run -n 2 true >/dev/null 2>"$work/err" || fail "folder: exit $?"
+[ ! -s "$work/err" ] || fail "a good folder: $(cat "$work/err")"
+# without a launcher a rank says itself what it could not write
+mkdir "$work/full"
+if mount -t tmpfs -o size=64k none "$work/full" 2>/dev/null; then
+  mkdir "$work/full/flight"
+  head -c 100000 /dev/zero >"$work/full/fill" 2>/dev/null
+  LOCKSTEP_FLIGHT=$work/full/flight "$lockstep" train "${gpt[@]}" --steps 1 >/dev/null 2>"$work/err" || fail "full: exit $?"
+  want "$work/err" "rank 0: LOCKSTEP_FLIGHT: flight recorder: cannot write $work/full/flight/flight-rank-0.json: No space left" "full disk"
+  umount "$work/full"
+fi
 finish

@@ -156,6 +156,23 @@ timeout 20 "$lockstep" run -n 1 --log-dir "$work/lost" -- echo here >"$work/out"
 # What would be started, and what runs
 "$lockstep" run -n 2 --dry-run -- no-such-program >/dev/null 2>&1
 [ $? = 127 ] || fail "--dry-run of a program that is not there"
+# A folder of PATH that may not be searched hides programs, but is none that cannot be executed. Nothing is closed to
+# root, who becomes nobody for it.
+as=()
+[ "$(id -u)" != 0 ] || as=(setpriv --reuid 65534 --regid 65534 --clear-groups)
+mkdir "$work/closed" "$work/open"
+touch "$work/open/no-program"
+chmod 711 "$work"
+chmod 0 "$work/closed"
+if (cd / && "${as[@]}" "$lockstep" --version >/dev/null 2>&1); then # a build folder may be closed to nobody
+  for case in "no-such-program 127 program 'no-such-program' not found on PATH" \
+    "no-program 126 cannot execute 'no-program': Permission denied"; do
+    read -r program want words <<<"$case"
+    (cd / && PATH=$work/closed:$work/open:$PATH "${as[@]}" "$lockstep" run -n 1 -- "$program" >"$work/out" 2>"$work/err")
+    code=$?
+    [ $code = "$want" ] && grep -qF "$words" "$work/err" || { fail "a closed folder in PATH, $program: exit $code"; cat "$work/err"; }
+  done
+fi
 "$lockstep" run -n 2 --dry-run -- touch "$work/touched" >"$work/out"
 grep -q '^  RANK=1$' "$work/out" && grep -q '^  LOCKSTEP_TOKEN=(chosen at the start)$' "$work/out" && [ ! -e "$work/touched" ] || fail "--dry-run"
 "$lockstep" run -n 2 --monitor 0.2 -- sleep 0.7 2>"$work/err"

@@ -134,12 +134,17 @@ bool ls__board_is_absent(const ls__board *board, int rank) {
 }
 
 /* Nothing depends on the file: a folder that cannot be written costs the record, no more. */
-static void write_record(const ls__board *board) {
+static void write_record(ls__board *board) {
     ls__flight_record record;
+    char line[1200];
     if (!board->folder)
         return;
     ls__board_read(board, board->rank, ls__now_ns(), &record);
-    (void)ls__flight_write(board->folder, &record);
+    if (ls__flight_write(board->folder, &record) == LS_OK || !board->log)
+        return;
+    snprintf(line, sizeof line, "rank %d: LOCKSTEP_FLIGHT: %.1100s", board->rank, ls_error_text());
+    board->log(board->log_context, LS_LOG_WARNING, line);
+    board->log = NULL; /* the end would say it again */
 }
 
 void ls__board_fail(ls__board *board, const char *text) {

@@ -6,6 +6,7 @@
 #define LS_COMM_BOARD_H
 
 #include "comm/flight.h"
+#include <lockstep/job.h>
 
 enum { LS__BOARD_PHASE_WORDS = LS__FLIGHT_NAME_BYTES / 8 };
 
@@ -31,6 +32,9 @@ typedef struct ls__board {
     ls__board_slot *slot; /* (ranks), where mapped */
     ls__board_slot *mine; /* NULL: the launcher */
     char *folder;         /* where this rank writes its record itself; NULL: nowhere */
+    /* Is told once when that cannot be done; NULL: nobody. Set after ls__board_join. */
+    ls_log_fn log;
+    void *log_context;
 } ls__board;
 
 /* This rank's machine; "?" where unknown. */

@@ -78,8 +78,11 @@ static void check_flight_folder(const ls__job_place *place) {
     char line[1200];
     if (!folder || !place->log)
         return;
-    if ((mkdir(folder, 0777) == 0 || errno == EEXIST) && access(folder, W_OK | X_OK) == 0)
+    if ((mkdir(folder, 0777) == 0 || errno == EEXIST) && access(folder, W_OK | X_OK) == 0) {
+        place->board->log = place->log; /* what is in the way later is told then */
+        place->board->log_context = place->log_context;
         return;
+    }
     snprintf(line, sizeof line, "rank %d: LOCKSTEP_FLIGHT: no record can be written to %.900s: %s",
              place->rank, folder, strerror(errno));
     place->log(place->log_context, LS_LOG_WARNING, line);

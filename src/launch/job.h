@@ -127,6 +127,9 @@ bool ls__job_meet_deadlines(ls__launch_job *job);
 /* flight.c: what rank `rank` showed on the board as of its end, and into the folder that was asked for. */
 void ls__job_flight_read(const ls__rank *rank, ls__flight_record *record);
 void ls__job_flight_write(const ls__launch_job *job);
+/* Before the ranks start: says on stderr when that folder cannot be written. Makes nothing: of a program that does
+ * not use Lockstep there are no records. */
+void ls__job_flight_check(const ls__launch_job *job);
 
 /* monitor.c: the table of --monitor, when it is due. */
 void ls__job_monitor(ls__launch_job *job);

@@ -207,8 +207,10 @@ static ls_status launch_program(const ls__launch_options *options, const char *p
         .code = LS__EXIT_FAILURE,
     };
     ls_status status = open_job(&job);
-    if (status == LS_OK)
+    if (status == LS_OK) {
+        ls__job_flight_check(&job);
         status = run_job(&job);
+    }
     *exit_code = status == LS_OK ? job.code : LS__EXIT_FAILURE;
     free_job(&job);
     sigaction(SIGPIPE, &before, NULL);

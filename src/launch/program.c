@@ -134,9 +134,10 @@ static int search(const char *program, char **found) {
             *found = path;
             return 0;
         }
-        free(path);
-        if (error == EACCES)
+        if (error == EACCES &&
+            access(path, F_OK) == 0) /* not only a folder that may not be searched */
             error_number = EACCES;
+        free(path);
         folder += n;
         if (!*folder)
             return error_number;
