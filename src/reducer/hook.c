@@ -38,9 +38,9 @@ static bool read_number(const char *text, setting *key, const char **end) {
     return true;
 }
 
-/* "key=value,key=value" behind the colon; NULL: nothing there. */
+/* "key=value,key=value" behind the colon; "": nothing there. */
 static ls_status read_keys(const char *text, const char *at, setting keys[KEYS]) {
-    while (at && *at) {
+    while (*at) {
         setting *found = NULL;
         for (int i = 0; i < KEYS && keys[i].name; i++) {
             size_t length = strlen(keys[i].name);
@@ -79,7 +79,7 @@ ls_status ls_hook_create(ls_reducer_hook **hook, const char *text) {
     *hook = NULL;
     const char *colon = strchr(text, ':');
     size_t length = colon ? (size_t)(colon - text) : strlen(text);
-    const char *settings = colon ? colon + 1 : NULL;
+    const char *settings = colon ? colon + 1 : "";
     if (colon && !*settings)
         return bad(text, "nothing behind the colon");
     bool plain = !colon;

@@ -22,7 +22,7 @@ static size_t find_pieces(ls__hooked *h, size_t k) {
             h->piece[n++] = (ls_hook_piece){.param = i,
                                             .first = (from - place->offset) / sizeof(float),
                                             .count = (to - from) / sizeof(float),
-                                            .data = (float *)(h->memory + from),
+                                            .data = (float *)(void *)(h->memory + from),
                                             .reported = h->ready[i]};
     }
     return n;
