@@ -281,6 +281,54 @@ static void test_different_parameter_lists(void **state) {
     assert_int_equal(ranks_run(3, "tcp", body_different_lists, NULL), 0);
 }
 
+/* Options that all ranks must give alike: named on all of them, before anything begins. */
+static void body_different_options(int rank, ls_job *job, void *context) {
+    (void)context;
+    const struct {
+        const char *said;
+        ls_ddp_options options[2]; /* of the last rank, of the others */
+    } all[] = {
+        {"shards is 4 on rank 0 and 6 on rank", {{.shards = 6}, {.shards = 4}}},
+        {"shards is 8 on rank 0 and 1 on rank", {{.shards = 1}, {.shards = 8}}},
+        {"watch_every is 5 on rank 0 and 4 on rank", {{.watch_every = 4}, {.watch_every = 5}}},
+        {"watch_every is 100 on rank 0 and 0 on rank", {{.no_watch = true}, {.no_watch = false}}},
+        {"skip_broadcast is 0 on rank 0 and 1", {{.skip_broadcast = true}, {.no_watch = false}}},
+    };
+    ls_device *device;
+    ls_model *model;
+    CHECK_OK(ls_device_cpu(&device, 1));
+    const ls_model_options options = {.device = device, .seed = 1};
+    CHECK_OK(ls_model_create(&model, SPEC, &options));
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        ls_ddp *ddp;
+        bool other = rank < ls_job_world_size(job) - 1;
+        CHECK(ls_ddp_create(&ddp, model, ls_job_world(job), &all[i].options[other]) ==
+                  LS_ERR_MISMATCH &&
+              !ddp);
+        CHECK(strstr(ls_error_text(), all[i].said));
+    }
+    for (uint64_t field = 0; field < 4; field++) {
+        const uint64_t more = rank == 1;
+        ls_local_sgd_options local = {.every = 2, .start = 3, .done = 1, .ddp.shards = 4};
+        local.every += field == 0 ? more : 0;
+        local.start += field == 1 ? more : 0;
+        local.done += field == 2 ? more : 0;
+        local.ddp.shards += field == 3 ? more : 0;
+        ls_local_sgd *l;
+        CHECK(ls_local_sgd_create(&l, model, ls_job_world(job), &local) == LS_ERR_MISMATCH && !l);
+        static const char *const names[] = {"every is 2", "start is 3", "done is 1", "shards is 4"};
+        CHECK(strstr(ls_error_text(), names[field]));
+    }
+    ls_model_destroy(model);
+    ls_device_destroy(device);
+}
+
+static void test_different_options(void **state) {
+    (void)state;
+    assert_int_equal(ranks_run(2, "shm", body_different_options, NULL), 0);
+    assert_int_equal(ranks_run(3, "tcp", body_different_options, NULL), 0);
+}
+
 static void body_broadcast(int rank, ls_job *job, void *context) {
     (void)context;
     trainer t, zero;
@@ -452,6 +500,7 @@ int main(void) {
         cmocka_unit_test(test_wrong_shards),
         cmocka_unit_test(test_job_finished_first),
         cmocka_unit_test(test_different_parameter_lists),
+        cmocka_unit_test(test_different_options),
         cmocka_unit_test(test_replicas),
         cmocka_unit_test(test_statistics),
         cmocka_unit_test(test_only_rank_0_asks),

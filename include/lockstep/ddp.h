@@ -30,7 +30,7 @@ typedef struct ls_ddp_options {
     bool skip_broadcast; /* default: rank 0's parameters are sent to all at creation */
 } ls_ddp_options;
 
-/* Collective. Compares the parameter lists (LS_ERR_MISMATCH names the first difference on every rank),
+/* Collective. Compares the options and the parameter lists (LS_ERR_MISMATCH names the first difference on every rank),
  * then copies rank 0's values to all. What fails on one rank alone (memory, say) is LS_ERR_PEER on the
  * others. Gradients move into the reducer's memory. Model and group must outlive the ddp (but see
  * ls_job_finish); a model has at

@@ -68,7 +68,17 @@ static ls_status prepare(ls_ddp *ddp, const ls_ddp_options *options) {
     return ls__bits_prepare(ddp);
 }
 
+static ls_status compare_options(const ls_ddp *ddp, const ls_ddp_options *options) {
+    const ls__setting settings[] = {
+        {"shards", ddp->shards},
+        {"watch_every", ls__watch_interval(options)},
+        {"skip_broadcast", options->skip_broadcast},
+    };
+    return ls__agree_on(ddp->group, "ls_ddp_create", settings, sizeof settings / sizeof *settings);
+}
+
 static ls_status create(ls_ddp *ddp, const ls_ddp_options *options) {
+    LS_TRY(compare_options(ddp, options));
     LS_TRY(ls__agree(ddp->group, prepare(ddp, options)));
     own_model(ddp);
     LS_TRY(ls__ddp_create_reducer(ddp));

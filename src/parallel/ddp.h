@@ -144,6 +144,8 @@ ls_status ls__bits_check(ls_ddp *ddp);
 
 /* --- watch.c --- */
 
+/* Steps between two looks; 0: never. */
+size_t ls__watch_interval(const ls_ddp_options *options);
 ls_status ls__watch_create(ls_ddp *ddp, const ls_ddp_options *options);
 void ls__watch_free(ls_ddp *ddp);
 /* Where this step is watched: the hash of this rank, into the four pieces of its row. */

@@ -134,7 +134,32 @@ static ls_status become_local(ls_local_sgd *l) {
     return LS_OK;
 }
 
+static ls_status compare_options(const ls_local_sgd *l) {
+    const ls__setting settings[] = {
+        {"every", l->options.every},
+        {"start", l->options.start},
+        {"done", l->options.done},
+        {"shards", l->options.ddp.shards},
+    };
+    return ls__agree_on(l->group, "ls_local_sgd_create", settings,
+                        sizeof settings / sizeof *settings);
+}
+
+/* After the comparison: what is refused is refused on all ranks. */
+static ls_status check_options(const ls_local_sgd_options *options, size_t ranks) {
+    size_t shards = options->ddp.shards ? options->ddp.shards : ranks;
+    if (options->every > 0 && shards >= ranks && shards <= LS_DDP_MAX_SHARDS)
+        return LS_OK;
+    return ls__fail(
+        LS_ERR_ARGUMENT,
+        "ls_local_sgd_create: every %llu and %zu shards for %zu ranks, want at least 1, "
+        "one shard a rank, and at most %d shards",
+        (unsigned long long)options->every, shards, ranks, LS_DDP_MAX_SHARDS);
+}
+
 static ls_status create(ls_local_sgd *l) {
+    LS_TRY(compare_options(l));
+    LS_TRY(check_options(&l->options, (size_t)ls_group_size(l->group)));
     LS_TRY(ls_group_split(l->group, ls_group_rank(l->group), 0, &l->self));
     ls__group_hold(l->self);
     l->steps = l->options.done;
@@ -150,11 +175,6 @@ ls_status ls_local_sgd_create(ls_local_sgd **out, ls_model *model, ls_group *gro
     *out = NULL;
     size_t ranks = (size_t)ls_group_size(group), rank = (size_t)ls_group_rank(group);
     size_t shards = options->ddp.shards ? options->ddp.shards : ranks;
-    if (options->every == 0 || shards < ranks || shards > LS_DDP_MAX_SHARDS)
-        return ls__fail(LS_ERR_ARGUMENT,
-                        "ls_local_sgd_create: every %llu and %zu shards for %zu ranks, want at "
-                        "least 1, one shard a rank, and at most %d shards",
-                        (unsigned long long)options->every, shards, ranks, LS_DDP_MAX_SHARDS);
     ls_local_sgd *l = calloc(1, sizeof *l);
     if (!l)
         return ls__fail(LS_ERR_MEMORY, "ls_local_sgd_create: no memory");

@@ -9,10 +9,16 @@
 
 enum { DEFAULT_EVERY = 100, PIECES = LS__BALLOT_TIMES - 1, PIECE_BITS = 16 };
 
-ls_status ls__watch_create(ls_ddp *ddp, const ls_ddp_options *options) {
+size_t ls__watch_interval(const ls_ddp_options *options) {
     if (options->no_watch)
+        return 0;
+    return options->watch_every ? options->watch_every : DEFAULT_EVERY;
+}
+
+ls_status ls__watch_create(ls_ddp *ddp, const ls_ddp_options *options) {
+    ddp->watch_every = ls__watch_interval(options);
+    if (!ddp->watch_every)
         return LS_OK;
-    ddp->watch_every = options->watch_every ? options->watch_every : DEFAULT_EVERY;
     ddp->hash_state = ls__replicas_hash_state();
     return ddp->hash_state ? LS_OK : ls__fail(LS_ERR_MEMORY, "ddp: no memory for the watch");
 }
