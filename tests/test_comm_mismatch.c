@@ -401,6 +401,31 @@ static void test_standoff(void **state) {
         assert_int_equal(ranks_run(2, ranks_transport(), stand_off, &all[i]), 0);
 }
 
+/* Pairs that take turns, more ranks than cores, with messages that fill a mailbox or part of it: whoever looks at its
+ * peer in the middle of an exchange must not see two that wait for each other. */
+static void take_turns(int rank, ls_job *job, void *context) {
+    (void)context;
+    ls_group *world = ls_job_world(job);
+    const size_t sizes[] = {1, 1024, 4 * (8192 - 128) / sizeof(float), 16384};
+    for (int round = 0; round < 1500; round++) {
+        size_t count = sizes[round % 4];
+        for (int half = 0; half < 2; half++) {
+            if ((rank + half) % 2 == 0)
+                CHECK_OK(ls_send(world, much, count, LS_F32, rank ^ 1));
+            else
+                CHECK_OK(ls_recv(world, much, count, LS_F32, rank ^ 1));
+        }
+        if (round % 50 == 49)
+            CHECK_OK(ls_barrier(world));
+    }
+}
+
+static void test_turns(void **state) {
+    (void)state;
+    assert_int_equal(ranks_run(2, ranks_transport(), take_turns, NULL), 0);
+    assert_int_equal(ranks_run(6, ranks_transport(), take_turns, NULL), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kind),           cmocka_unit_test(test_count),
@@ -409,7 +434,7 @@ int main(void) {
         cmocka_unit_test(test_recv),           cmocka_unit_test(test_reduce),
         cmocka_unit_test(test_gather_scatter), cmocka_unit_test(test_all_to_all),
         cmocka_unit_test(test_counts),         cmocka_unit_test(test_sendrecv),
-        cmocka_unit_test(test_standoff),
+        cmocka_unit_test(test_standoff),       cmocka_unit_test(test_turns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

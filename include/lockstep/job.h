@@ -41,8 +41,7 @@ typedef struct ls_job_options {
         timeout_s; /* bound of every wait; default LOCKSTEP_TIMEOUT, else 60, and 300 for joining */
     /* A rank that has not beaten for so long has stopped (SIGSTOP, a frozen machine, a cut link), and is
      * LS_ERR_PEER to those who wait for it. Beats come from a thread of their own, whatever a rank
-     * computes; not under mpirun, whose ranks have no connections for it: the timeout finds it there. Default
-     * LOCKSTEP_HEARTBEAT (seconds, or "off"), else 10; INFINITY: never. */
+     * computes. Default LOCKSTEP_HEARTBEAT (seconds, or "off"), else 10; INFINITY: never. */
     double heartbeat_s;
     ls_log_fn log;      /* where messages go; default: nowhere, the library does not print */
     void *log_context;  /* handed to log */

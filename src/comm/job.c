@@ -232,6 +232,11 @@ static ls_status join_mpi(ls__transport **transport, ls__job_place *place, const
     LS_TRY(read_network(place, MPI_STREAMS));
     LS_TRY(ls__mpi_open(transport, place, which, handle));
     ls_status status = join_board(place);
+    (*transport)->heartbeat = place->heartbeat;
+#ifdef LOCKSTEP_WITH_TCP
+    if (status == LS_OK)
+        status = ls__tcp_control_beside(*transport, place);
+#endif
     if (status == LS_OK)
         return join_inside(transport, place);
     (*transport)->table->close(*transport);

@@ -174,6 +174,10 @@ ls_status ls__tcp_open(ls__transport **transport, const ls__job_place *place, co
 ls_status ls__tcp_open_by_file(ls__transport **transport, ls__job_place *place, const char *path,
                                const char *token);
 
+/* Gives place->heartbeat connections of its own where `transport`, which joins all ranks, has none: tcp/beside.c. Where
+ * the network allows none that is logged, and is no error. Collective. */
+ls_status ls__tcp_control_beside(ls__transport *transport, const ls__job_place *place);
+
 /* Whether OpenMPI's or MPICH's launcher has started this process as one of several: "openmpi", "mpich" or
  * NULL. */
 const char *ls__mpi_launcher(void);

@@ -18,6 +18,7 @@ static ls_status open_one(ls__hier *hier, uint64_t deadline) {
     part->cost = hier->place.costs.between;
     part->algorithm = hier->place.algorithm;
     part->names = hier->names + hier->map.local;
+    part->heartbeat = hier->flat->heartbeat;
     LS_TRY(ls__hier_wire_open(wire, part, !hier->flat->one_thread));
     hier->streams++;
     return LS_OK;

@@ -10,6 +10,7 @@
 
 enum { EAGER_NS = 20 * 1000, POLITE_NS = 100 * 1000, PAUSE_NS = 20 * 1000, NAMED = 3 };
 
+static const uint64_t LOOK_NS = 100 * UINT64_C(1000000);
 static const uint64_t GRACE_NS =
     500 * UINT64_C(1000000); /* what one who left has sent still comes */
 
@@ -61,6 +62,22 @@ static ls_status look(ls__mpi *mpi, ls__operation *operation, bool *pending, int
     return LS_OK;
 }
 
+/* Those who are waited for and beat no more. */
+static ls_status look_at_heartbeats(const ls__mpi *mpi, const ls__operation *operation,
+                                    const bool *pending) {
+    char how[300], name[LS__MESH_NAME_BYTES];
+    const ls__transport *transport = &mpi->mesh.base;
+    for (int rank = 0; rank < transport->size; rank++) {
+        if (!pending[rank] || !ls__heartbeat_stopped(transport->heartbeat,
+                                                     ls__name_of(transport, rank), how, sizeof how))
+            continue;
+        mpi->mesh.table->name(&mpi->mesh, rank, name);
+        return ls__operation_fail(LS_ERR_PEER, operation, ls__own_name(transport), "%s %s", name,
+                                  how);
+    }
+    return LS_OK;
+}
+
 static void pause_after(uint64_t idle_ns) {
     const struct timespec pause = {.tv_nsec = PAUSE_NS};
     if (idle_ns > POLITE_NS)
@@ -71,7 +88,7 @@ static void pause_after(uint64_t idle_ns) {
 
 ls_status ls__mpi_drive(ls__mpi *mpi, ls__operation *operation) {
     bool *pending = mpi->pending;
-    uint64_t moved_ns = mpi->started_ns;
+    uint64_t moved_ns = mpi->started_ns, looked_ns = moved_ns;
     for (;;) {
         int left;
         bool moved;
@@ -83,8 +100,12 @@ ls_status ls__mpi_drive(ls__mpi *mpi, ls__operation *operation) {
         if (atomic_load(&mpi->aborted))
             return gave_up(mpi, operation);
         const uint64_t now = ls__now_ns();
-        if (now >= operation->deadline)
+        if (now >= ls__operation_deadline(mpi->mesh.base.heartbeat, operation))
             return timed_out(mpi, operation, pending);
+        if (now - looked_ns >= LOOK_NS) {
+            looked_ns = now;
+            LS_TRY(look_at_heartbeats(mpi, operation, pending));
+        }
         if (moved)
             moved_ns = now;
         mpi->has_waited = true;

@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "comm/heartbeat.h"
 #include "comm/mesh/mesh.h"
 #include "comm/mpi/engine.h"
 #include <pthread.h>

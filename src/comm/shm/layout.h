@@ -69,6 +69,7 @@ typedef struct ls__shm_slot {
     _Atomic uint64_t start_time;            /* of the process, so that a reused pid is told apart */
     _Atomic uint32_t left;                  /* ls_job_finish was called */
     _Atomic uint64_t doing;                 /* doing.c; 0: no operation */
+    _Atomic uint64_t waits;                 /* doing.c; for a message; 0: not asleep for one */
     cpu_set_t cores;                        /* it may run on; written before it joins */
     ls__shm_bell mail;                      /* something moved in one of this rank's mailboxes */
     char own_reason[LS__SHM_REASON_BYTES];  /* why this rank gave up, written by itself */
@@ -192,13 +193,15 @@ const ls__shm_notice *ls__shm_notice_of(const ls__shm *shm, int r);
 
 typedef struct ls__shm_doing {
     int kind;          /* ls__kind; 0: none */
-    int peer;          /* of a message; else without meaning */
-    uint64_t sequence; /* modulo 2^40 */
+    uint64_t sequence; /* modulo 2^56 */
 } ls__shm_doing;
 
 /* NULL: nothing any more. */
 void ls__shm_show_doing(const ls__shm *shm, const ls__operation *operation);
 ls__shm_doing ls__shm_doing_of(const ls__shm *shm, int r);
+/* What this rank goes to sleep for; condition NULL: it does not sleep any more. */
+void ls__shm_show_wait(const ls__shm *shm, const ls__operation *operation,
+                       const ls__shm_condition *condition);
 /* Whether the condition of a message cannot come true, because the other rank waits for this one. */
 ls_status ls__shm_find_standoff(const ls__shm *shm, const ls__operation *operation,
                                 const ls__shm_condition *condition);

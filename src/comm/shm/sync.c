@@ -226,8 +226,10 @@ ls_status ls__shm_wait(ls__shm *shm, const ls__operation *operation,
     if (look(shm, operation, condition))
         return LS_OK;
     atomic_fetch_add(&condition->bell->sleepers, 1);
+    ls__shm_show_wait(shm, operation, condition);
     atomic_thread_fence(memory_order_seq_cst);
     ls_status status = wait_asleep(shm, operation, condition);
+    ls__shm_show_wait(shm, operation, NULL);
     atomic_fetch_sub(&condition->bell->sleepers, 1);
     return status;
 }

@@ -64,6 +64,10 @@ static attempt make_credentials(dialled *d, int fd, ls__tcp_card *card) {
         *card = join->table[join->rank];
         return ATTEMPT_DONE;
     }
+    if (d->role == LS__TCP_CONTROL) {
+        ls_status made = ls__tcp_card_make(card, NULL);
+        return made == LS_OK ? ATTEMPT_DONE : stop(d, made);
+    }
     if (join->listener >= 0 &&
         getsockname(join->listener, (struct sockaddr *)&address.raw, &address.bytes) != 0)
         return stop(d, ls__fail_errno(LS_ERR_SYSTEM, errno, "getsockname"));
@@ -170,7 +174,7 @@ static attempt try_all(dialled *d, int *fd) {
     ls__tcp_join *join = d->join;
     ls__tcp_address addresses[LS__TCP_ADDRESSES];
     size_t count = 1;
-    if (d->role == LS__TCP_MESH) {
+    if (d->role == LS__TCP_MESH || !join->address) {
         ls_status status = ls__tcp_card_address(&join->table[d->target], &addresses[0]);
         if (status != LS_OK)
             return stop(d, status);

@@ -6,7 +6,7 @@
  *   lobby.c       the accepting side of the handshake, many strangers at a time
  *   dial.c        the connecting side
  *   rendezvous.c  rank 0 collects everybody, the others find it; mesh.c connects all pairs
- *   control.c     the heartbeat's connections
+ *   control.c     the heartbeat's connections; beside.c makes them where ranks are joined otherwise
  *   stream.c      frames on one connection; frames.c what each means to the operation under way
  *   drive.c       moves all connections until an operation is done
  *   point.c       send, recv, sendrecv; the collectives are those of src/comm/mesh
@@ -151,7 +151,7 @@ ls_status ls__tcp_card_address(const ls__tcp_card *card, ls__tcp_address *addres
 
 typedef struct ls__tcp_join {
     const ls__job_place *place;
-    const char *address; /* MASTER_ADDR, or where launchers meet */
+    const char *address; /* MASTER_ADDR, or where launchers meet; NULL: `table` has all there is */
     int port;
     const ls__tcp_names *names; /* of these two */
     bool has_token;
