@@ -4,16 +4,18 @@
 #
 #   make_hosts NAME NETWORK    hosts $a at $first and $b at $second, which are 10.NETWORK.0.1 and .2, their devices link0;
 #                              1 where that cannot be, with the reason in $why_no_hosts
-#   in_host HOST COMMAND...    in the network of $a or $b, under that host's name; stays the same process
+#   in_host HOST COMMAND...    in the network of $a or $b, under that host's name
+#   become HOST COMMAND... &   the same in the background, where $! is the command itself
 #   remove_hosts               and kills what runs there
 # shellcheck disable=SC2034 # first, second and the reason are for who sources this
 
 # not `ip netns exec` or `ip -n`, which mount /sys anew: a chroot does not allow that
-in_host() {
+become() {
   local host=$1
   shift
-  nsenter --net="/run/netns/$host" unshare --uts sh -c "hostname $host; exec \"\$@\"" - "$@"
+  exec nsenter --net="/run/netns/$host" unshare --uts sh -c "hostname $host; exec \"\$@\"" - "$@"
 }
+in_host() { (become "$@"); }
 
 make_hosts() {
   local tool host
