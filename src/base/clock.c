@@ -1,5 +1,6 @@
 #include "base/clock.h"
 
+#include <stdio.h>
 #include <time.h>
 
 uint64_t ls__now_ns(void) {
@@ -18,4 +19,18 @@ uint64_t ls__deadline_after(uint64_t begin_ns, double seconds) {
 
 uint64_t ls__deadline_ns(double seconds) {
     return ls__deadline_after(ls__now_ns(), seconds);
+}
+
+uint64_t ls__clock_identity(void) {
+    static const char *const files[] = {"/proc/sys/kernel/random/boot_id",
+                                        "/proc/self/timens_offsets"};
+    uint64_t hash = UINT64_C(14695981039346656037); /* FNV-1a of what they hold */
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        FILE *file = fopen(files[i], "re");
+        for (int c; file && (c = getc(file)) != EOF;)
+            hash = (hash ^ (uint64_t)c) * UINT64_C(1099511628211);
+        if (file)
+            fclose(file);
+    }
+    return hash;
 }

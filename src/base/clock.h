@@ -12,4 +12,8 @@ LS_SHARED uint64_t ls__deadline_ns(double seconds);
 /* The same from `begin_ns` on. */
 LS_SHARED uint64_t ls__deadline_after(uint64_t begin_ns, double seconds);
 
+/* Which clock that is: equal for processes that read the same one; that of another machine, of another start of
+ * it or of a time namespace differs. */
+LS_SHARED uint64_t ls__clock_identity(void);
+
 #endif

@@ -1,8 +1,10 @@
 /* A timeline of the first steps of all ranks: forward, backward, what of the reduction is left then, and
  * the reduction of each bucket with the rank that came last. Times are CLOCK_MONOTONIC, which ranks of one machine
  * share; those of other machines are moved onto rank 0's. */
+#include "base/clock.h"
 #include "base/error.h"
 #include "cli/train.h"
+#include "reducer/agree.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -178,11 +180,8 @@ static ls_status write_file(const char *path, const span *spans, size_t per_rank
 
 /* --- one clock ------------------------------------------------------------------------------------- */
 
-/* Clocks of two machines differ by the time between their starts; those of one machine do not differ at all, and
- * what then remains is how soon a rank learns that all have come. */
-static const int64_t OTHER_CLOCK_NS = 100000000;
-
-/* When all ranks had come to the first reduction: the same moment for each, as its clock has it. */
+/* When a rank saw that all had come to the first reduction: the same moment for each, but for the time that news takes
+ * and a busy core, as its clock has it. */
 static int64_t meeting_ns(const span *spans, size_t count) {
     for (size_t i = 0; i < count; i++)
         if (spans[i].kind == SPAN_WAIT)
@@ -190,12 +189,13 @@ static int64_t meeting_ns(const span *spans, size_t count) {
     return 0;
 }
 
-static void move_onto_first(span *spans, size_t per_rank, size_t ranks) {
+/* clocks[r]: which clock rank r reads. */
+static void move_onto_first(span *spans, size_t per_rank, size_t ranks, const uint64_t *clocks) {
     const int64_t first = meeting_ns(spans, per_rank);
     for (size_t r = 1; r < ranks; r++) {
         span *own = spans + r * per_rank;
         const int64_t ahead = meeting_ns(own, per_rank) - first;
-        if (llabs(ahead) < OTHER_CLOCK_NS)
+        if (clocks[r] == clocks[0])
             continue;
         for (size_t i = 0; i < per_rank; i++) {
             own[i].begin_ns -= ahead;
@@ -210,20 +210,25 @@ ls_status ls__trace_write(ls__trace *t, ls_group *group, const char *path) {
     size_t per_rank = (size_t)most, ranks = (size_t)ls_group_size(group);
     span *mine = calloc(per_rank + 1, sizeof *mine);
     span *all = calloc(per_rank * ranks + 1, sizeof *all);
+    uint64_t own_clock = ls__clock_identity(), *clocks = calloc(ranks, sizeof *clocks);
     ls_status status = LS_OK;
-    if (!mine || !all)
+    if (!mine || !all || !clocks)
         status =
             ls__fail(LS_ERR_MEMORY, "--trace %s: no memory for %zu spans", path, per_rank * ranks);
+    status = ls__agree(group, status);
     if (status == LS_OK) {
         if (t->count)
             memcpy(mine, t->spans, t->count * sizeof *mine);
         status = ls_all_gather(group, mine, all, per_rank * sizeof(span) / sizeof(int64_t), LS_I64);
     }
     if (status == LS_OK)
-        move_onto_first(all, per_rank, ranks);
+        status = ls_all_gather(group, &own_clock, clocks, sizeof own_clock, LS_U8);
+    if (status == LS_OK)
+        move_onto_first(all, per_rank, ranks, clocks);
     if (status == LS_OK && ls_group_rank(group) == 0)
         status = write_file(path, all, per_rank, (int)ranks, t->steps);
     free(mine);
     free(all);
+    free(clocks);
     return status;
 }
