@@ -217,14 +217,14 @@ static void folders_that_are_made_are_synced(void **state) {
     (void)state;
     int lock;
     synced_count = 0;
-    assert_int_equal(ls__folder_lock(in_folder("new/runs//c"), "", NULL, NULL, &lock), LS_OK);
+    assert_int_equal(ls__folder_lock(in_folder("new/runs//c"), "", true, NULL, NULL, &lock), LS_OK);
     close(lock);
     assert_int_equal(synced_count, 3);
     assert_string_equal(synced[0], folder);
     assert_string_equal(synced[1], in_folder("new"));
     assert_string_equal(synced[2], in_folder("new/runs"));
     synced_count = 0; /* nothing is made, nothing is synced */
-    assert_int_equal(ls__folder_lock(in_folder("new/runs/c"), "", NULL, NULL, &lock), LS_OK);
+    assert_int_equal(ls__folder_lock(in_folder("new/runs/c"), "", true, NULL, NULL, &lock), LS_OK);
     close(lock);
     assert_int_equal(synced_count, 0);
 }

@@ -65,7 +65,7 @@ grep -qE '^mlp +64 .* 0\.85( \*)?$' "$work/out" || fail "scaling, of the set: $(
 "$lockstep" bench scaling --model nope >"$work/out" 2>"$work/err"
 [ $? = 2 ] || fail "scaling --model nope: $(cat "$work/err")"
 # checkpoint: leaves what was there before, also where it fails after the folder was made
-saving=(bench checkpoint --model mlp:64,64,10 --batch 8 --rounds 2)
+saving=(bench checkpoint --model "mlp:64,64,10" --batch 8 --rounds 2)
 mkdir "$work/mine"
 for ranks in 1 2; do
   timeout 60 "$lockstep" "${saving[@]}" --ranks $ranks --folder "$work/mine/a/b/" --format json >"$work/out" 2>"$work/err" ||
@@ -80,8 +80,22 @@ done
 mkdir "$work/mine/a"
 timeout 60 "$lockstep" "${saving[@]}" --folder "$work/mine/a" >"$work/out" 2>"$work/err" || fail "checkpoint: $(cat "$work/err")"
 [ -d "$work/mine/a" ] || fail "checkpoint: removed a folder that it had not made"
+# ... and as a rank of a job that others began, with checkpoints of another run there
+text "$work/text"
+"$lockstep" train --model "gpt:layers=1,heads=1,width=8,context=8" --data "text:$work/text" --batch-size 4 --steps 2 \
+  --checkpoint-every 1 --out "$work/others" >"$work/out" 2>&1 ||
+  fail "checkpoint: no run: $(cat "$work/out")"
+for ranks in 1 2; do
+  timeout 60 "$lockstep" run -n $ranks -- "$lockstep" "${saving[@]}" --folder "$work/others/checkpoints" >"$work/out" 2>"$work/err"
+  [ $? = 2 ] && grep -q "checkpoints: holds 2 checkpoints; choose another" "$work/err" || fail "checkpoint, as a rank: $(cat "$work/err")"
+  [ "$(cd "$work/others/checkpoints" && echo step-*)" = "step-00000001 step-00000002" ] ||
+    fail "checkpoint, as a rank: left $(ls -A "$work/others/checkpoints")"
+  timeout 60 "$lockstep" run -n $ranks -- "$lockstep" "${saving[@]}" --folder "$work/new/b" >"$work/out" 2>"$work/err" ||
+    fail "checkpoint, as a rank: $(cat "$work/err")"
+  [ ! -e "$work/new" ] || fail "checkpoint, as a rank: left $(find "$work/new")"
+done
 # --recompute: less memory, and it says so
-activations=(--model gpt:layers=8,heads=2,width=64,context=64,vocab=64 --batch 64 --steps 1 --warmup 0)
+activations=(--model "gpt:layers=8,heads=2,width=64,context=64,vocab=64" --batch 64 --steps 1 --warmup 0)
 bench "${activations[@]}"
 kept=$(value peak_rss_mb)
 [ "$(value recompute)" = false ] || fail "recompute: $(value recompute) without --recompute"

@@ -124,10 +124,10 @@ refused() {
   fi
 }
 refused "--explain knows all_reduce only" broadcast --explain
-refused "--store is of --explain" all_reduce --store "$work/table"
+refused "--store is only for --explain" all_reduce --store "$work/table"
 for option in "--dtype f64" "--op max" --in-place "--iterations 3" "--warmup 0" --floor; do
   # shellcheck disable=SC2086
-  refused "${option%% *} is of the measurement" all_reduce --explain $option
+  refused "${option%% *} is only for the measurement" all_reduce --explain $option
 done
 refused "did you mean all_reduce?" all_reduse
 for sizes in 0 -4 4x 4,,8 '4,' 2000G 99999999999999999999 ,4; do

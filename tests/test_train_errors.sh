@@ -46,18 +46,18 @@ expect 2 '--stpes' "${cnn[@]}" --stpes 3
 expect 2 'lr' "${cnn[@]}" --lr fast
 expect 2 'batch-size' "${cnn[@]}" --batch-size 0
 expect 2 'nesterov' "${cnn[@]}" --optimizer sgd --nesterov
-expect 2 'nesterov is of --optimizer sgd' "${cnn[@]}" --nesterov
-expect 2 'momentum is of --optimizer sgd' "${cnn[@]}" --momentum 0.9
+expect 2 'nesterov is only for --optimizer sgd' "${cnn[@]}" --nesterov
+expect 2 'momentum is only for --optimizer sgd' "${cnn[@]}" --momentum 0.9
 for option in beta1 beta2 epsilon; do
-  expect 2 "--$option is of --optimizer adam and adamw" "${cnn[@]}" --optimizer sgd --$option 0.5
+  expect 2 "--$option is only for --optimizer adam and adamw" "${cnn[@]}" --optimizer sgd --$option 0.5
 done
-expect 2 'decay-all is of --weight-decay above 0' "${cnn[@]}" --decay-all
-expect 2 'min-lr is of --schedule cosine and linear' "${cnn[@]}" --warmup 1 --min-lr 0.0001
-expect 2 'trace-steps is of --trace' "${cnn[@]}" --trace-steps 3
-expect 2 'transport is of --strategy ddp' "${cnn[@]}" --strategy dp --transport shm
-expect 2 'watch is of --strategy ddp' "${cnn[@]}" --strategy dp --watch 5
+expect 2 'decay-all is only for --weight-decay above 0' "${cnn[@]}" --decay-all
+expect 2 'min-lr is only for --schedule cosine and linear' "${cnn[@]}" --warmup 1 --min-lr 0.0001
+expect 2 'trace-steps is only for --trace' "${cnn[@]}" --trace-steps 3
+expect 2 'transport is only for --strategy ddp' "${cnn[@]}" --strategy dp --transport shm
+expect 2 'watch is only for --strategy ddp' "${cnn[@]}" --strategy dp --watch 5
 "$lockstep" train "${cnn[@]}" --overwrite >/dev/null 2>"$work/stderr"
-[ $? = 2 ] && grep -q 'overwrite is of --out' "$work/stderr" || { fail "--overwrite alone"; cat "$work/stderr"; }
+[ $? = 2 ] && grep -q 'overwrite is only for --out' "$work/stderr" || { fail "--overwrite alone"; cat "$work/stderr"; }
 expect 2 'epochs and --steps contradict' "${cnn[@]}" --steps 1 --epochs 1
 expect 2 'want 0 to 0.9999999' "${cnn[@]}" --beta2 1
 # 0 is 0, not the default

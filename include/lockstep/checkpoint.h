@@ -98,7 +98,8 @@ typedef struct ls_checkpointer_options {
     /* Default: ls_checkpointer_save copies this rank's part of the state, and a thread writes the copy while
      * training goes on. true: it returns when the checkpoint is saved, and needs no memory for a copy. */
     bool synchronous;
-    ls_log_fn log; /* differing facts; default: nowhere */
+    /* Told of differing facts, and with keep or start_over of what is called step-N and is no folder; default: nowhere */
+    ls_log_fn log;
     void *log_context;
 } ls_checkpointer_options;
 

@@ -76,7 +76,8 @@ typedef struct ls_reducer_hook {
     /* Only f32 comes here: parameters of other dtypes are averaged in full. An error loses the step. */
     ls_status (*reduce)(void *context, ls_group *group, const ls_hook_bucket *bucket);
     /* Bytes that attach takes on a rank of `ranks` (and reduce, if that keeps memory), before anything takes them: for
-     * memory plans. *saved: those of them that `state` hands out. Any thread; cannot fail. */
+     * memory plans. *saved: those of them that `state` hands out. Any thread; cannot fail. Only asked of the hooks of
+     * ls_hook_create: one of your own may leave it out. */
     size_t (*memory)(const void *context, size_t ranks, const struct ls_reducer_param *params,
                      size_t count, size_t *saved);
     size_t (*states)(const void *context);

@@ -13,7 +13,7 @@ typedef struct ls_optimizer ls_optimizer; /* opaque */
 
 typedef enum ls_optimizer_kind { LS_SGD, LS_ADAM, LS_ADAMW } ls_optimizer_kind;
 
-/* A beta of 0, where 0 means the default: the least number above it, which is 0 in f32. */
+/* A beta of 0, where 0 means the default: a number above it that is 0 in f32. */
 #define LS_OPTIMIZER_ZERO DBL_MIN
 
 /* Zero-initialise; zero means the default. Formulas and defaults as torch.optim. */

@@ -100,8 +100,11 @@ static ls_status prepare(ls_checkpointer *c) {
     if (c->rank != 0)
         return LS_OK;
     if (!c->options.claim)
-        LS_TRY(ls__folder_lock(c->folder, "", c->options.log, c->options.log_context, &c->lock));
+        LS_TRY(
+            ls__folder_lock(c->folder, "", true, c->options.log, c->options.log_context, &c->lock));
     ls__folder_clean(c->folder);
+    if (c->options.keep > 0 && !c->options.start_over) /* which tells it itself */
+        ls__folder_tell_left(c->folder, c->options.log, c->options.log_context);
     return LS_OK;
 }
 

@@ -27,7 +27,7 @@ ls_status ls_checkpoint_claim_create(ls_checkpoint_claim **claim, ls_group *grou
     if (!c || !c->folder)
         status = ls__fail(LS_ERR_MEMORY, "%s: no memory for a claim on it", folder);
     else if (ls_group_rank(group) == 0)
-        status = ls__folder_lock(folder, "", log, log_context, &c->lock);
+        status = ls__folder_lock(folder, "", true, log, log_context, &c->lock);
     ls_status common = ls__checkpoint_follow(group, status, nothing, sizeof nothing);
     if (status == LS_OK)
         status = common;

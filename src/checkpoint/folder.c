@@ -146,11 +146,15 @@ static void hide_and_remove(const char *folder, const char *path) {
     free(hidden);
 }
 
-bool ls__folder_remove(const char *folder, const char *path) {
+bool ls__folder_is_own(const char *path) {
     struct stat about;
+    return lstat(path, &about) != 0 || S_ISDIR(about.st_mode); /* gone by now: nobody's link */
+}
+
+bool ls__folder_remove(const char *folder, const char *path) {
     if (strrchr(path, '/')[1] == '.')
         remove_tree(path);
-    else if (lstat(path, &about) != 0 || S_ISDIR(about.st_mode))
+    else if (ls__folder_is_own(path))
         hide_and_remove(folder, path);
     else
         return false;
@@ -175,6 +179,20 @@ static void tell_left(const char *path, ls_log_fn log, void *context) {
     snprintf(line, sizeof line, "%.1000s: is no folder, so of no run; it stays", path);
     if (log)
         log(context, LS_LOG_WARNING, line);
+}
+
+void ls__folder_tell_left(const char *folder, ls_log_fn log, void *log_context) {
+    uint64_t *steps;
+    size_t count;
+    if (ls__folder_steps(folder, &steps, &count) != LS_OK)
+        return;
+    for (size_t i = 0; i < count; i++) {
+        char *path = ls__folder_step_path(folder, steps[i]);
+        if (path && !ls__folder_is_own(path))
+            tell_left(path, log, log_context);
+        free(path);
+    }
+    free(steps);
 }
 
 void ls__folder_empty(const char *folder, ls_log_fn log, void *log_context) {
@@ -294,10 +312,9 @@ ls_status ls__folder_publish(const char *folder, uint64_t step, const char *path
     char *name = ls__folder_step_path(folder, step);
     if (!name)
         return LS_ERR_MEMORY;
-    struct stat about;
     ls_status status = ls__folder_sync(path);
     /* No folder, so not of a save: a link that somebody made to where he moved it. It is kept. */
-    if (status == LS_OK && lstat(name, &about) == 0 && !S_ISDIR(about.st_mode))
+    if (status == LS_OK && !ls__folder_is_own(name))
         status = set_aside(folder, step);
     if (status == LS_OK && rename(path, name) != 0)
         status = errno == ENOTEMPTY || errno == EEXIST

@@ -14,17 +14,21 @@
 #include <stdint.h>
 
 /* lock.c: makes the folder where it is missing, and locks it until the descriptor is closed, or the process is gone.
- * Where another run has it, waits for 2 s, and where that one is being ended or is no process that can be seen here
- * for 30 s, and says so to `log` (may be NULL); then LS_ERR_ARGUMENT, with its process. `option` ("--out ", or "") stands
- * before the folder in messages. Where a file system knows no locks, two runs in one folder go unnoticed. */
-ls_status ls__folder_lock(const char *folder, const char *option, ls_log_fn log, void *log_context,
-                          int *fd);
+ * Where another run has it, waits for 2 s, and where that one is seen to end, or with `outwait_unseen` is no process
+ * that can be seen here, for 30 s, and says so to `log` (may be NULL); then LS_ERR_ARGUMENT, with its process. `option`
+ * ("--out ", or "") stands before the folder in messages. Where a file system knows no locks, two runs in one folder go
+ * unnoticed. */
+ls_status ls__folder_lock(const char *folder, const char *option, bool outwait_unseen,
+                          ls_log_fn log, void *log_context, int *fd);
 /* What killed runs left. With the lock. */
 void ls__folder_clean(const char *folder);
 
 /* Removes all checkpoints, the newest first. With the lock. What is called step-N and is no folder (a link that
  * somebody made, to what may be gone) stays, and `log` (may be NULL) is told. */
 void ls__folder_empty(const char *folder, ls_log_fn log, void *log_context);
+
+/* Tells `log` of each step-N that is no folder. */
+void ls__folder_tell_left(const char *folder, ls_log_fn log, void *log_context);
 
 /* Renames all checkpoints of later steps than `step`, the newest first, to old-step-N, which nothing here reads;
  * an older old-step-N is replaced. *moved: how many. With the lock. */
@@ -42,6 +46,8 @@ ls_status ls__folder_begin(const char *folder, uint64_t step, char **path);
 /* Brings `path`, with all its names, to the disk and gives it its name. An older one of that name is replaced; what
  * is no folder becomes old-step-N. */
 ls_status ls__folder_publish(const char *folder, uint64_t step, const char *path);
+/* Whether `path` is a folder itself, and no link to one; so is what is not there. */
+bool ls__folder_is_own(const char *path);
 /* Removes a checkpoint, or a half one. Its name is gone first; where it cannot be renamed it stays as it is. False: it
  * is no folder, and stays. */
 bool ls__folder_remove(const char *folder, const char *path);

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 /* A run that was killed while it saved holds its lock until the disk has answered; one that nobody here can see may be
- * such a one. */
+ * such a one. Until MOMENT_S nobody looks who it is. */
 enum { MOMENT_S = 2, PATIENCE_S = 30 };
 
 /* --- making the folder ---------------------------------------------------------------------------- */
@@ -97,17 +97,22 @@ static bool is_ending(long pid) {
 
 /* --- waiting for it ------------------------------------------------------------------------------- */
 
-static void tell_waiting(const char *folder, const char *option, ls_log_fn log, void *context) {
+static void tell_waiting(const char *folder, const char *option, long holder, ls_log_fn log,
+                         void *context) {
     char line[1200];
-    snprintf(
-        line, sizeof line,
-        "%s%.1000s: another run is writing there, which is ending or cannot be seen from here; "
-        "waiting %d s for its end",
-        option, folder, PATIENCE_S);
+    snprintf(line, sizeof line,
+             "%s%.1000s: another run is writing there, which %s; waiting %d s for its end", option,
+             folder, holder > 0 ? "is ending" : "cannot be seen from here", PATIENCE_S);
     log(context, LS_LOG_WARNING, line);
 }
 
 static ls_status refuse(const char *folder, const char *option, long holder) {
+    if (holder > 0 && is_ending(holder))
+        return ls__fail(LS_ERR_ARGUMENT,
+                        "%s%s: another run was writing there, process %ld, which has ended or been "
+                        "killed; its lock is still held: end what it started, or choose another "
+                        "folder",
+                        option, folder, holder);
     if (holder == 0)
         return ls__fail(LS_ERR_ARGUMENT,
                         "%s%s: another run is writing there, which cannot be seen from here; "
@@ -119,17 +124,23 @@ static ls_status refuse(const char *folder, const char *option, long holder) {
                     option, folder, holder);
 }
 
-static ls_status wait_for_lock(int fd, const char *folder, const char *option, ls_log_fn log,
-                               void *log_context) {
+/* Also where the file system knows no locks. */
+static bool try_lock(int fd) {
+    return flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+}
+
+static ls_status wait_for_lock(int fd, const char *folder, const char *option, bool outwait_unseen,
+                               ls_log_fn log, void *log_context) {
     const struct timespec pause = {.tv_nsec = 20000000};
     uint64_t moment = ls__deadline_ns(MOMENT_S), patience = ls__deadline_ns(PATIENCE_S);
-    while (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    while (!try_lock(fd)) {
         if (ls__now_ns() >= moment) {
             long holder = find_holder(fd);
-            if ((holder > 0 && !is_ending(holder)) || ls__now_ns() >= patience)
-                return refuse(folder, option, holder);
+            bool may_end = holder > 0 ? is_ending(holder) : outwait_unseen;
+            if (!may_end || ls__now_ns() >= patience) /* whom nobody saw may just have ended */
+                return try_lock(fd) ? LS_OK : refuse(folder, option, holder);
             if (log)
-                tell_waiting(folder, option, log, log_context);
+                tell_waiting(folder, option, holder, log, log_context);
             log = NULL; /* once */
         }
         nanosleep(&pause, NULL);
@@ -137,8 +148,8 @@ static ls_status wait_for_lock(int fd, const char *folder, const char *option, l
     return LS_OK;
 }
 
-ls_status ls__folder_lock(const char *folder, const char *option, ls_log_fn log, void *log_context,
-                          int *fd) {
+ls_status ls__folder_lock(const char *folder, const char *option, bool outwait_unseen,
+                          ls_log_fn log, void *log_context, int *fd) {
     *fd = -1;
     if (!*folder)
         return ls__fail(LS_ERR_ARGUMENT, "%sthe path of the folder is empty", option);
@@ -146,7 +157,7 @@ ls_status ls__folder_lock(const char *folder, const char *option, ls_log_fn log,
     int lock = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (lock < 0)
         return ls__fail_errno(LS_ERR_IO, errno, "%s%s: cannot open the folder", option, folder);
-    ls_status status = wait_for_lock(lock, folder, option, log, log_context);
+    ls_status status = wait_for_lock(lock, folder, option, outwait_unseen, log, log_context);
     if (status == LS_OK)
         *fd = lock;
     else

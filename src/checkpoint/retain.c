@@ -9,6 +9,7 @@
 typedef struct row {
     uint64_t step;
     double val_loss;
+    bool linked; /* somebody's link to where he moved it: stays, and is none of those to keep */
 } row;
 
 /* Those that have a manifest, in rising order of their steps; the caller frees *rows. */
@@ -22,7 +23,7 @@ static size_t list(const char *folder, row **rows) {
         ls__manifest manifest;
         char *path = ls__folder_step_path(folder, steps[i]);
         if (path && ls__manifest_read(&manifest, path) == LS_OK) {
-            (*rows)[good++] = (row){steps[i], manifest.progress.val_loss};
+            (*rows)[good++] = (row){steps[i], manifest.progress.val_loss, !ls__folder_is_own(path)};
             ls__manifest_free(&manifest);
         }
         free(path);
@@ -46,8 +47,11 @@ void ls__checkpoint_retain(const ls_checkpointer *c, uint64_t saved) {
     ls__folder_link(c->folder, "latest", saved);
     if (best < count)
         ls__folder_link(c->folder, "best", rows[best].step);
-    for (size_t i = 0; c->options.keep > 0 && i < count; i++) {
-        bool last = count - i <= c->options.keep || rows[i].step == saved;
+    size_t kept = 0;
+    for (size_t i = count; c->options.keep > 0 && i-- > 0;) {
+        if (rows[i].linked)
+            continue;
+        bool last = kept++ < c->options.keep || rows[i].step == saved;
         if (last || (c->options.keep_best && i == best))
             continue;
         char *path = ls__folder_step_path(c->folder, rows[i].step);

@@ -9,6 +9,7 @@
 #include "cli/bench_rank.h"
 #include "nn/spec.h"
 #include "optim/state.h"
+#include "reducer/agree.h"
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -16,7 +17,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { MOST_ROUNDS = 100 };
+enum { MOST_ROUNDS = 100, PATIENCE_S = 60 /* more than a claim waits */ };
 
 static const char *const examples[] = {
     "lockstep bench checkpoint --folder /tmp/somewhere",
@@ -60,6 +61,7 @@ enum { STEP, COPY, START, BESIDE, WRITE, TIMES };
 
 typedef struct bench {
     ls__bench_rank rank;
+    ls_checkpoint_claim *claim;
     ls_checkpointer *checkpointer;
     char *copy; /* of the state of all ranks, one behind the other */
     size_t state_bytes, file_bytes;
@@ -185,13 +187,36 @@ static ls_status print(bench *b) {
     return LS_OK;
 }
 
+/* A folder that holds checkpoints is somebody's: the measurement would remove them. */
+static ls_status check_empty(const char *folder) {
+    size_t count;
+    LS_TRY(ls_checkpoint_count(folder, &count));
+    if (count > 0)
+        return ls__fail(LS_ERR_ARGUMENT, "--folder %s: holds %zu checkpoint%s; choose another",
+                        folder, count, count == 1 ? "" : "s");
+    return LS_OK;
+}
+
+/* From here on nobody else saves there, so what there will be is this run's. A job that others began has not looked
+ * before, and who had the folder until now may have saved. */
+static ls_status claim_folder(bench *b) {
+    const char *folder = b->rank.settings->folder;
+    LS_TRY(ls_job_set_phase(b->rank.job, "waiting for --folder", PATIENCE_S));
+    LS_TRY(ls_checkpoint_claim_create(&b->claim, b->rank.world, folder, ls__cli_log,
+                                      (void *)b->rank.command));
+    LS_TRY(ls__agree(b->rank.world, b->rank.rank == 0 ? check_empty(folder) : LS_OK));
+    return ls_job_set_phase(b->rank.job, NULL, 0);
+}
+
 static ls_status run(bench *b, const char *spec) {
     LS_TRY(ls__bench_rank_join(&b->rank));
+    LS_TRY(claim_folder(b));
     LS_TRY(ls__bench_rank_create(&b->rank, spec, b->rank.world, (size_t)b->rank.settings->batch));
     LS_TRY(take_copy(b));
     const ls_checkpoint_contents contents = {.model = b->rank.model,
                                              .optimizer = b->rank.optimizer};
-    const ls_checkpointer_options where = {.folder = b->rank.settings->folder, .keep = 1};
+    const ls_checkpointer_options where = {
+        .folder = b->rank.settings->folder, .keep = 1, .claim = b->claim};
     LS_TRY(ls_checkpointer_create(&b->checkpointer, b->rank.world, &contents, &where));
     LS_TRY(measure(b));
     LS_TRY(ls_checkpointer_clear(b->checkpointer));
@@ -238,9 +263,10 @@ static ls_status run_rank(const ls__bench_settings *settings, const char *spec) 
         return ls__fail(LS_ERR_MEMORY, "bench checkpoint: out of memory");
     b->rank = (ls__bench_rank){.settings = settings, .command = "lockstep bench checkpoint"};
     ls__kept_error kept = ls__cli_keep(run(b, spec));
-    if (kept.status != LS_OK && b->checkpointer) /* the folder was empty: these are this run's */
+    if (kept.status != LS_OK && b->checkpointer) /* claim_folder: these are this run's */
         (void)ls_checkpointer_clear(b->checkpointer);
     ls_checkpointer_destroy(b->checkpointer);
+    ls_checkpoint_claim_destroy(b->claim);
     if (b->copy)
         munmap(b->copy, b->state_bytes);
     ls__bench_rank_close(&b->rank);
@@ -248,16 +274,10 @@ static ls_status run_rank(const ls__bench_settings *settings, const char *spec) 
     return ls__cli_restore(&kept);
 }
 
-/* A folder that holds checkpoints is somebody's: the measurement would remove them. */
 static ls_status check(const ls__bench_settings *s, const char *spec) {
     ls__spec parsed;
-    size_t count;
     LS_TRY(ls__spec_parse(&parsed, spec, 0));
-    LS_TRY(ls_checkpoint_count(s->folder, &count));
-    if (count > 0)
-        return ls__fail(LS_ERR_ARGUMENT, "--folder %s: holds %zu checkpoints; choose another",
-                        s->folder, count);
-    return LS_OK;
+    return check_empty(s->folder);
 }
 
 int ls__bench_checkpoint(int argc, char **argv, int full_argc, char **full_argv) {

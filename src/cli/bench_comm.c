@@ -65,7 +65,7 @@ static int check_uses(const ls__command *command, const ls__bench_comm_settings 
         {s->warmup >= 0, !s->explain, "--warmup", measured},
         {s->floor, !s->explain, "--floor", measured},
     };
-    return ls__options_apply(command, uses, sizeof uses / sizeof uses[0]);
+    return ls__options_check_uses(command, uses, sizeof uses / sizeof uses[0]);
 }
 
 /* What only the options together can tell. Returns the exit code, 0 when they fit. */

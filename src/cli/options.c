@@ -23,10 +23,11 @@ int ls__usage_error(const ls__command *command, const char *format, ...) {
     return LS__EXIT_USAGE;
 }
 
-int ls__options_apply(const ls__command *command, const ls__option_use *uses, size_t count) {
+int ls__options_check_uses(const ls__command *command, const ls__option_use *uses, size_t count) {
     for (size_t i = 0; i < count; i++)
         if (uses[i].given && !uses[i].applies)
-            return ls__usage_error(command, "%s is of %s", uses[i].option, uses[i].of);
+            return ls__usage_error(command, "%s is only for %s; leave it out", uses[i].option,
+                                   uses[i].of);
     return 0;
 }
 

@@ -130,7 +130,7 @@ typedef struct ls__option_use {
 } ls__option_use;
 /* Refuses the first that is given and does not apply: what has no effect is not taken silently. Returns the exit
  * code, 0 where there is none. */
-int ls__options_apply(const ls__command *command, const ls__option_use *uses, size_t count);
+int ls__options_check_uses(const ls__command *command, const ls__option_use *uses, size_t count);
 
 /* Number of ranks from the text of -n or --ranks: 1..4096 or "auto", the cores this process may use.
  * False with `*why` (a static text) when it is neither. */

@@ -49,10 +49,14 @@ static void remove_leftovers(const char *folder) {
     closedir(entries);
 }
 
+static ls_status lock_folder(const char *folder, int *lock) {
+    return ls__folder_lock(folder, "--out ", false, ls__cli_log, (void *)ls__train_name, lock);
+}
+
 ls_status ls__output_check(const ls__train_settings *settings) {
     const char *folder = settings->out;
     int lock;
-    LS_TRY(ls__folder_lock(folder, "--out ", NULL, NULL, &lock));
+    LS_TRY(lock_folder(folder, &lock));
     close(lock); /* the rank that will write takes it again */
     if (access(folder, W_OK | X_OK) != 0)
         return ls__fail_errno(LS_ERR_IO, errno, "--out %s: cannot write there", folder);
@@ -161,7 +165,7 @@ ls_status ls__output_open(ls__train_output **out, const ls__train_settings *sett
     if (!o->folder || !o->metrics_path || !o->model_path || !o->summary_path)
         status = ls__fail(LS_ERR_MEMORY, "--out %s: out of memory", folder);
     else
-        status = ls__folder_lock(folder, "--out ", NULL, NULL, &o->lock);
+        status = lock_folder(folder, &o->lock);
     if (status == LS_OK)
         remove_leftovers(folder);
     if (status == LS_OK)

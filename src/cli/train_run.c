@@ -106,6 +106,23 @@ static void choose_shards(ls__train *t) {
         t->shards = (size_t)t->settings->shards;
 }
 
+/* Of rank 0, before anything is read or waited for; the others wait while another run that has --out ends. */
+static ls_status check_output(ls__train *t) {
+    if (t->rank != 0 || !t->settings->out)
+        return LS_OK;
+    LS_TRY(ls_job_set_phase(t->job, "waiting for --out", LS__TRAIN_PATIENCE_S));
+    LS_TRY(ls__output_check(t->settings));
+    return ls_job_set_phase(t->job, NULL, 0);
+}
+
+static ls_status open_output(ls__train *t) {
+    if (t->rank != 0 || !t->settings->out)
+        return LS_OK;
+    LS_TRY(ls_job_set_phase(t->job, "waiting for --out", LS__TRAIN_PATIENCE_S));
+    LS_TRY(ls__output_open(&t->output, t->settings, t->first_step));
+    return ls_job_set_phase(t->job, NULL, 0);
+}
+
 static ls_status join_job(ls__train *t) {
     const ls__train_settings *s = t->settings;
     const ls_job_options options = {.log = ls__cli_log, .log_context = (void *)ls__train_name};
@@ -120,8 +137,7 @@ static ls_status join_job(ls__train *t) {
         return ls__fail(LS_ERR_ARGUMENT,
                         "--ranks %lld inside of a job of WORLD_SIZE %d; leave it out",
                         (long long)s->ranks, t->ranks);
-    if (t->rank == 0 && s->out) /* before anything is read or waited for */
-        LS_TRY(ls__output_check(s));
+    LS_TRY(check_output(t));
     LS_TRY(ls__checkpoints_find(t));
     choose_shards(t);
     if (t->shards < (size_t)t->ranks)
@@ -261,11 +277,9 @@ static ls_status run(ls__train *t) {
     LS_TRY(ls__checkpoints_open(t));
     if (s->trace)
         LS_TRY(ls__trace_open(&t->trace, (uint64_t)s->trace_steps, t->rank == 0 ? s->trace : NULL));
-    if (t->rank == 0) {
-        if (s->out)
-            LS_TRY(ls__output_open(&t->output, s, t->first_step));
+    LS_TRY(open_output(t));
+    if (t->rank == 0)
         LS_TRY(ls__progress_open(&t->progress, t));
-    }
     LS_TRY(ls__train_loop(t));
     t->plan.peak = (size_t)ls__usage_peak();
     LS_TRY(ls_job_set_phase(t->job, "saving", t->rank == 0 ? LS__TRAIN_PATIENCE_S : 0));

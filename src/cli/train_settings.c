@@ -462,7 +462,7 @@ static int check_uses(const ls__train_settings *s) {
         {s->transport_given, !dp, "--transport", ranks},
         {s->watch_given, !dp, "--watch", ranks},
     };
-    return ls__options_apply(&command, uses, sizeof uses / sizeof uses[0]);
+    return ls__options_check_uses(&command, uses, sizeof uses / sizeof uses[0]);
 }
 
 static int check_together(const ls__train_settings *s) {

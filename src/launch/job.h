@@ -6,7 +6,10 @@
  *   meeting*.c where the launchers of all machines meet; exists on one of them, also where there is only one
  *   ranks.c    starts the ranks of a round and reads what they write
  *   ending.c   ends them
- *   stopped.c  does not wait without end for one that is stopped */
+ *   stopped.c  does not wait without end for one that is stopped
+ *   orphans.c  ends what ranks left behind
+ *   logs.c     what ranks write, into --log-dir
+ *   check.c    what is refused before there is a job */
 #ifndef LS_LAUNCH_JOB_H
 #define LS_LAUNCH_JOB_H
 

@@ -26,7 +26,7 @@ static bool is_list(const char *spec) {
 }
 
 /* Takes a RANK:WHAT of the list at *at, and what stands between it and the next one. False: it is none. */
-static bool take(const char **at, long *rank, int *streams) {
+static bool next_entry(const char **at, long *rank, int *streams) {
     char *end;
     if (**at < '0' || **at > '9')
         return false;
@@ -42,14 +42,14 @@ static bool take(const char **at, long *rank, int *streams) {
     return true;
 }
 
-static bool names(const char *spec, int rank, int stream) {
+static bool asks_for(const char *spec, int rank, int stream) {
     long number;
     int streams = 0;
     if (!spec)
         return false;
     if (!is_list(spec))
         return streams_of(spec, strlen(spec)) & 1 << stream;
-    for (const char *at = spec; *at && take(&at, &number, &streams);) {
+    for (const char *at = spec; *at && next_entry(&at, &number, &streams);) {
         if (number == rank)
             return streams & 1 << stream;
     }
@@ -57,10 +57,11 @@ static bool names(const char *spec, int rank, int stream) {
 }
 
 /* The first number in a list that `ranks` ranks do not have; -1: none. */
-static long beyond(const char *spec, int64_t ranks) {
+static long first_beyond(const char *spec, int64_t ranks) {
     long number = -1;
     int streams;
-    for (const char *at = spec; spec && is_list(spec) && *at && take(&at, &number, &streams);) {
+    for (const char *at = spec;
+         spec && is_list(spec) && *at && next_entry(&at, &number, &streams);) {
         if (number >= ranks)
             return number;
     }
@@ -76,18 +77,18 @@ static bool can_be_read(const char *spec) {
     if (spec[bytes - 1] == ',')
         return false;
     for (const char *at = spec; *at;) {
-        if (!take(&at, &number, &streams))
+        if (!next_entry(&at, &number, &streams))
             return false;
     }
     return true;
 }
 
 /* A rank that stands in a list twice; -1: none does. */
-static long twice(const char *spec) {
+static long first_repeated(const char *spec) {
     long number, other;
     int streams;
-    for (const char *at = spec; is_list(spec) && *at && take(&at, &number, &streams);) {
-        for (const char *behind = at; *behind && take(&behind, &other, &streams);) {
+    for (const char *at = spec; is_list(spec) && *at && next_entry(&at, &number, &streams);) {
+        for (const char *behind = at; *behind && next_entry(&behind, &other, &streams);) {
             if (other == number)
                 return number;
         }
@@ -95,7 +96,7 @@ static long twice(const char *spec) {
     return -1;
 }
 
-static ls_status check(const ls__launch_options *options, const char *name, const char *spec) {
+static ls_status check_spec(const ls__launch_options *options, const char *name, const char *spec) {
     if (!spec)
         return LS_OK;
     if (!options->log_dir)
@@ -105,19 +106,19 @@ static ls_status check(const ls__launch_options *options, const char *name, cons
                         "--%s '%.200s': want none, out, err or both for all ranks, or "
                         "RANK:WHAT,RANK:WHAT,...",
                         name, spec);
-    if (twice(spec) >= 0)
+    if (first_repeated(spec) >= 0)
         return ls__fail(LS_ERR_ARGUMENT,
                         "--%s '%.200s': rank %ld is there twice; say RANK:both for out and err",
-                        name, spec, twice(spec));
-    if (options->max_nodes <= 1 && beyond(spec, options->ranks) >= 0)
+                        name, spec, first_repeated(spec));
+    if (options->max_nodes <= 1 && first_beyond(spec, options->ranks) >= 0)
         return ls__fail(LS_ERR_ARGUMENT, "--%s '%.200s': there is no rank %ld, want 0 to %d", name,
-                        spec, beyond(spec, options->ranks), options->ranks - 1);
+                        spec, first_beyond(spec, options->ranks), options->ranks - 1);
     return LS_OK;
 }
 
 ls_status ls__logs_check(const ls__launch_options *options) {
-    LS_TRY(check(options, "redirect", options->redirect));
-    return check(options, "tee", options->tee);
+    LS_TRY(check_spec(options, "redirect", options->redirect));
+    return check_spec(options, "tee", options->tee);
 }
 
 /* The ranks of several machines are known when all are there. */
@@ -129,7 +130,7 @@ void ls__logs_begin(const ls__launch_job *job) {
     if (job->plan.round > 1 || options->max_nodes != options->min_nodes)
         return;
     for (int i = 0; i < 2; i++) {
-        long rank = beyond(lists[i].spec, job->plan.world);
+        long rank = first_beyond(lists[i].spec, job->plan.world);
         if (rank >= 0)
             fprintf(stderr, "%s: --%s '%.200s': there is no rank %ld among the %d of the job\n",
                     job->command, lists[i].name, lists[i].spec, rank, job->plan.world);
@@ -137,7 +138,7 @@ void ls__logs_begin(const ls__launch_job *job) {
 }
 
 bool ls__logs_redirects(const ls__launch_options *options, int rank, int stream) {
-    return options->log_dir && names(options->redirect, rank, stream);
+    return options->log_dir && asks_for(options->redirect, rank, stream);
 }
 
 static bool is_wanted(const ls__launch_options *options, int rank, int stream) {
@@ -145,7 +146,7 @@ static bool is_wanted(const ls__launch_options *options, int rank, int stream) {
         return false;
     if (!options->redirect && !options->tee)
         return true;
-    return names(options->redirect, rank, stream) || names(options->tee, rank, stream);
+    return asks_for(options->redirect, rank, stream) || asks_for(options->tee, rank, stream);
 }
 
 /* DIR/rank-N.out; false: too long. */
