@@ -49,6 +49,27 @@ static void test_values(void **state) {
     }
 }
 
+/* The text names all that would be right. */
+static void test_wanted(void **state) {
+    static const char *const wanted[][2] = {
+        {"LOCKSTEP_HEARTBEAT", "want seconds above 0 or off"},
+        {"LOCKSTEP_TIMEOUT", "want seconds above 0"},
+        {"LOCKSTEP_TRANSPORT", "want shm, tcp or mpi"},
+        {"LOCKSTEP_ALGORITHM", "want auto, one-shot, pairwise or flat"},
+        {"LOCKSTEP_MPI", "want openmpi or mpich"},
+        {"LOCKSTEP_STREAMS", "want a whole number from 1 to 8"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
+        setenv(wanted[i][0], "of", 1);
+        assert_int_equal(init(NULL), LS_ERR_ARGUMENT);
+        const char *text = strstr(ls_error_text(), "want ");
+        assert_non_null(text);
+        assert_string_equal(text, wanted[i][1]);
+        unsetenv(wanted[i][0]);
+    }
+}
+
 /* An option comes before its variable, but does not hide that this one is wrong. */
 static void test_options(void **state) {
     (void)state;
@@ -76,6 +97,7 @@ static void test_ranks(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),
+        cmocka_unit_test(test_wanted),
         cmocka_unit_test(test_options),
         cmocka_unit_test(test_ranks),
     };

@@ -7,15 +7,16 @@
 
 enum { UNKNOWN_ONE_SHOT_BYTES = 4 * 1024 };
 
-static const char *const names[LS__ALGORITHMS] = {"auto", "one-shot", "pairwise", "flat"};
+const char *const ls__algorithm_words[LS__ALGORITHMS + 1] = {"auto", "one-shot", "pairwise",
+                                                             "flat"};
 
 const char *ls__algorithm_name(ls__algorithm algorithm) {
-    return names[algorithm];
+    return ls__algorithm_words[algorithm];
 }
 
 bool ls__algorithm_find(const char *name, ls__algorithm *algorithm) {
     for (int i = 0; i < LS__ALGORITHMS; i++) {
-        if (strcmp(name, names[i]) == 0) {
+        if (strcmp(name, ls__algorithm_words[i]) == 0) {
             *algorithm = (ls__algorithm)i;
             return true;
         }

@@ -45,7 +45,8 @@ typedef enum ls__algorithm {
 } ls__algorithm;
 enum { LS__ALGORITHMS = LS__FLAT + 1 };
 
-/* "auto", "one-shot", "pairwise", "flat" */
+/* "auto", "one-shot", "pairwise", "flat"; NULL ends */
+extern const char *const ls__algorithm_words[LS__ALGORITHMS + 1];
 LS_API const char *ls__algorithm_name(ls__algorithm algorithm);
 /* False where there is none of that name. */
 bool ls__algorithm_find(const char *name, ls__algorithm *algorithm);

@@ -108,13 +108,14 @@ enum { TCP_STREAMS = 1, MPI_STREAMS = 2 };
 
 typedef enum choice { SELF, SHM, TCP, MPI } choice;
 
+/* From SHM on. */
+const char *const ls__transport_words[] = {"shm", "tcp", "mpi", NULL};
+
 static choice choose(void) {
-    static const char *const names[] = {
-        [SELF] = "self", [SHM] = "shm", [TCP] = "tcp", [MPI] = "mpi"};
     const char *forced = ls__variable("LOCKSTEP_TRANSPORT");
-    for (choice c = SHM; forced && c <= MPI; c++) {
-        if (strcmp(forced, names[c]) == 0)
-            return c;
+    for (int c = SHM; forced && c <= MPI; c++) {
+        if (strcmp(forced, ls__transport_words[c - SHM]) == 0)
+            return (choice)c;
     }
     if (ls__variable("LOCKSTEP_SHM_FD"))
         return SHM;

@@ -163,6 +163,9 @@ typedef struct ls__job_place {
     void *log_context;
 } ls__job_place;
 
+/* What LOCKSTEP_TRANSPORT may be, NULL ends. job.c */
+extern const char *const ls__transport_words[];
+
 /* One opener for each transport. */
 ls_status ls__self_open(ls__transport **transport, const ls__job_place *place);
 ls_status ls__shm_open(ls__transport **transport, const ls__job_place *place, int segment_fd);

@@ -1,6 +1,8 @@
 #include "comm/variables.h"
 
 #include "base/level.h"
+#include "comm/cost.h"
+#include "comm/transport.h"
 #include <errno.h>
 #include <math.h>
 #include <stdbool.h>
@@ -47,54 +49,53 @@ ls_status ls__variable_seconds(const char *name, const char *option_name, double
 
 typedef struct setting {
     const char *name;
-    const char *words; /* one of "a|b|c" */
-    bool seconds;      /* or so many, above 0 */
-    int low, high;     /* or a whole number; 0, 0: none */
+    const char *const *words; /* one of these, NULL ends */
+    bool seconds;             /* or so many, above 0 */
+    int low, high;            /* or a whole number; 0, 0: none */
 } setting;
 
 static const setting settings[] = {
-    {.name = "LOCKSTEP_TRANSPORT", .words = "shm|tcp|mpi"},
-    {.name = "LOCKSTEP_MPI", .words = "openmpi|mpich"},
-    {.name = "LOCKSTEP_ALGORITHM", .words = "auto|one-shot|pairwise|flat"},
+    {.name = "LOCKSTEP_TRANSPORT", .words = ls__transport_words},
+    {.name = "LOCKSTEP_MPI", .words = (const char *const[]){"openmpi", "mpich", NULL}},
+    {.name = "LOCKSTEP_ALGORITHM", .words = ls__algorithm_words},
     {.name = "LOCKSTEP_STREAMS", .low = 1, .high = 8},
     {.name = "LOCKSTEP_TIMEOUT", .seconds = true},
-    {.name = "LOCKSTEP_HEARTBEAT", .seconds = true, .words = "off"},
+    {.name = "LOCKSTEP_HEARTBEAT", .seconds = true, .words = (const char *const[]){"off", NULL}},
 };
 
-static bool is_word(const char *words, const char *text) {
-    size_t bytes = strlen(text);
-    for (const char *word = words; word; word = strchr(word, '|') ? strchr(word, '|') + 1 : NULL) {
-        if (strcspn(word, "|") == bytes && strncmp(word, text, bytes) == 0)
+static bool is_word(const char *const *words, const char *text) {
+    for (; words && *words; words++) {
+        if (strcmp(*words, text) == 0)
             return true;
     }
     return false;
 }
 
-/* "a, b or c" */
-static void list_words(const char *words, char *text, size_t bytes) {
-    size_t used = 0;
-    for (const char *word = words; word && used < bytes;) {
-        const char *bar = strchr(word, '|');
-        const char *before = used == 0 ? "" : bar ? ", " : " or ";
-        used += (size_t)snprintf(text + used, bytes - used, "%s%.*s", before,
-                                 (int)strcspn(word, "|"), word);
-        word = bar ? bar + 1 : NULL;
+/* "a, b or c", and "seconds above 0 or c" */
+static void list_wanted(const setting *s, char *text, size_t bytes) {
+    size_t used = s->seconds ? (size_t)snprintf(text, bytes, "seconds above 0") : 0;
+    for (const char *const *word = s->words; *word && used < bytes; word++) {
+        const char *before = used == 0 ? "" : word[1] ? ", " : " or ";
+        used += (size_t)snprintf(text + used, bytes - used, "%s%s", before, *word);
     }
 }
 
 static ls_status check(const setting *s) {
     const char *text = ls__variable(s->name);
-    char words[100];
-    double seconds;
+    char wanted[100];
     int number;
-    if (!text || (s->words && is_word(s->words, text)))
+    if (!text || is_word(s->words, text))
         return LS_OK;
-    if (s->seconds)
-        return ls__variable_seconds(s->name, NULL, 0, &seconds);
+    if (s->seconds) {
+        double seconds;
+        ls_status status = ls__variable_seconds(s->name, NULL, 0, &seconds);
+        if (status == LS_OK || !s->words)
+            return status;
+    }
     if (!s->words)
         return ls__variable_integer(s->name, s->low, s->high, &number);
-    list_words(s->words, words, sizeof words);
-    return ls__fail(LS_ERR_ARGUMENT, "%s is '%.60s', want %s", s->name, text, words);
+    list_wanted(s, wanted, sizeof wanted);
+    return ls__fail(LS_ERR_ARGUMENT, "%s is '%.60s', want %s", s->name, text, wanted);
 }
 
 ls_status ls__variables_check(void) {

@@ -69,7 +69,7 @@ static ls_status lead(ls__transport **transport, ls__job_place *place, const cha
         ls__tcp_close_fd(place->listener);
         return status;
     }
-    status = ls__tcp_open(transport, place, where, 0, token ? token : fresh);
+    status = ls__tcp_open_named(transport, place, &names_in_file, where, 0, token ? token : fresh);
     ls__meet_file_remove(path, where, fresh);
     return status;
 }
@@ -114,7 +114,8 @@ static ls_status follow(ls__transport **transport, ls__job_place *place, const c
         ls_status status = try_once(place, path, where, sizeof where, theirs, &port, &name);
         bool again = status == LS_ERR_TIMEOUT || status == LS_ERR_AUTH;
         if (status == LS_OK) {
-            status = ls__tcp_open(transport, place, name, port, *theirs ? theirs : token);
+            status = ls__tcp_open_named(transport, place, &names_in_file, name, port,
+                                        *theirs ? theirs : token);
             /* the port of an earlier job may be somebody else's by now; a token of the user's own may be wrong */
             again = status == LS_ERR_FORMAT || (status == LS_ERR_AUTH && *theirs);
         }

@@ -258,8 +258,14 @@ out:
 
 ls_status ls__tcp_open(ls__transport **transport, const ls__job_place *place, const char *address,
                        int port, const char *token) {
+    return ls__tcp_open_named(transport, place, &ls__tcp_names_of_ranks, address, port, token);
+}
+
+ls_status ls__tcp_open_named(ls__transport **transport, const ls__job_place *place,
+                             const ls__tcp_names *names, const char *address, int port,
+                             const char *token) {
     ls__tcp_join join = {.place = place,
-                         .names = &ls__tcp_names_of_ranks,
+                         .names = names,
                          .address = address,
                          .port = port,
                          .has_token = token && *token,

@@ -363,6 +363,10 @@ typedef struct ls__tcp {
 
 /* Connects the ranks that `join` describes; address, port, deadline, ranks and proof are set. Or takes over
  * connections that stand (join->connected). What join points to is taken over, also on failure. */
+/* ls__tcp_open of an address that messages are to call something else. */
+ls_status ls__tcp_open_named(ls__transport **transport, const ls__job_place *place,
+                             const ls__tcp_names *names, const char *address, int port,
+                             const char *token);
 ls_status ls__tcp_open_join(ls__transport **transport, ls__tcp_join *join);
 ls_status ls__tcp_split(ls__transport *transport, int color, int key, uint64_t deadline,
                         ls__transport **part);
