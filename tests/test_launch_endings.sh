@@ -148,6 +148,8 @@ ln -s /dev/full "$work/lost/rank-0.out"
   { fail "full --log-dir"; cat "$work/err"; }
 "$lockstep" run -n 2 --log-dir "$work/lost" -- sh -c '[ $RANK = 0 ] && echo one; exit 5' >"$work/out" 2>"$work/err"
 [ $? = 5 ] || fail "full --log-dir and a rank that fails: want its code"
+"$lockstep" run -n 2 --format json --log-dir "$work/lost" -- echo one >"$work/out" 2>"$work/err"
+tail -1 "$work/out" | grep -q "\"exit_code\": *3.*\"lost_lines\": *\"$(hostname)\"" || { fail "full --log-dir: json"; cat "$work/out"; }
 rm "$work/lost/rank-0.out"
 mkfifo "$work/lost/rank-0.out"
 timeout 20 "$lockstep" run -n 1 --log-dir "$work/lost" -- echo here >"$work/out" 2>"$work/err"

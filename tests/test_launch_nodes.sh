@@ -111,6 +111,13 @@ stale_file() {
   SLURM_LAUNCH_NODE_IPADDR=127.0.0.1 RANK=0 "${old[@]}" >"$work/node1" 2>&1 &
   launcher[1]=$!
   want_codes "stale file" 0 1 2
+  # who is there does not answer: the text is of the file, nobody has set MASTER_ADDR
+  (umask 077 && printf '127.0.0.1:%d\nsecret\n' "$port" >"$work/stale")
+  kill -STOP "$(pid_of 0)"
+  LOCKSTEP_TIMEOUT=1 RANK=1 "${old[@]}" >"$work/node1" 2>&1
+  kill -CONT "$(pid_of 0)"
+  says 1 "are the rendezvous file's host and port the same on all ranks" "a silent port in the file"
+  ! grep -q MASTER_ "$work/node1" || fail "a silent port in the file: MASTER_"
   kill "$(pid_of 0)"
   want_codes "stale file: the other job" 143 0
 }
@@ -414,6 +421,26 @@ lost_lines() {
   for i in 0 1; do says $i "host $(hostname) could not write its --log-dir" "lost lines"; done
 }
 
+# A rank is stopped and the other one of its machine has ended: ranks elsewhere may still wait for it, so it is not ended.
+# The threads of a launcher that has called another one hold its signals, which are the main thread's.
+a_rank_is_stopped() {
+  local task blocked
+  export LOCKSTEP_HEARTBEAT=0.5
+  node 0 --nnodes 2 --node-rank 0 -n 2 -- sh -c '[ $RANK = 0 ] || { echo stops $$; kill -STOP $$; }'
+  node 1 --nnodes 2 --node-rank 1 -n 1 -- sh -c 'echo up; sleep 3'
+  unset LOCKSTEP_HEARTBEAT
+  wait_for 0 stops
+  wait_for 1 up
+  for task in /proc/"$(pid_of 1)"/task/*; do
+    [ "${task##*/}" != "$(pid_of 1)" ] || continue
+    blocked=0x$(awk '/SigBlk/ {print $2}' "$task/status")
+    (((blocked & 0x14a03) == 0x14a03)) || fail "a thread of the launcher takes signals: $blocked"
+  done
+  sleep 1.5
+  kill -CONT "$(sed -n 's/.*stops //p' "$work/node0")"
+  want_codes "a stopped rank goes on" 0 0 1
+}
+
 wait_file() {
   for _ in $(seq 200); do [ -f "$1" ] && return; sleep 0.05; done
   fail "$1 is not there"
@@ -494,7 +521,7 @@ elastic() {
   want_nothing_left elastic "$marker-elastic"
 }
 
-for test in meet meet_in_a_file stale_file wrong one_too_many a_number_twice a_stranger_on_the_port no_rendezvous_file port_zero contradictions a_rank_fails lost_lines a_launcher_dies stops restarts elastic; do
+for test in meet meet_in_a_file stale_file wrong one_too_many a_number_twice a_stranger_on_the_port no_rendezvous_file port_zero contradictions a_rank_fails lost_lines a_rank_is_stopped a_launcher_dies stops restarts elastic; do
   [ $# -lt 2 ] || [ "$2" = $test ] || continue
   begin=$(now_ms)
   before=$failures

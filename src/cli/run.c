@@ -20,8 +20,6 @@ typedef struct run_settings {
     const char *flight, *log_dir, *redirect, *tee;
 } run_settings;
 
-enum { MOST_NODES = 512 };
-
 #define TEXT_OF(number) TEXT_OF_TOKEN(number)
 #define TEXT_OF_TOKEN(token) #token
 
@@ -72,7 +70,7 @@ static const ls__option options[] = {
      .at = offsetof(run_settings, node_rank),
      .given = 1 + offsetof(run_settings, node_rank_given),
      .min = 0,
-     .max = MOST_NODES - 1,
+     .max = LS__LAUNCH_MOST_NODES - 1,
      .fallback = "in the order of arrival",
      .help = "number of this machine; 0 is where the launchers meet"},
     {.name = "rendezvous",
@@ -212,7 +210,7 @@ static bool parse_nodes(const char *text, int *min, int *max) {
     }
     *min = (int)low;
     *max = (int)high;
-    return !*end && low >= 1 && low <= high && high <= MOST_NODES;
+    return !*end && low >= 1 && low <= high && high <= LS__LAUNCH_MOST_NODES;
 }
 
 /* An option that was given and is for several machines; NULL: none. */
@@ -242,7 +240,7 @@ static bool check(const run_settings *settings, int *min_nodes, int *max_nodes) 
         return want_nodes(option_for_machines(settings));
     else if (settings->nodes && !parse_nodes(settings->nodes, min_nodes, max_nodes))
         ls__usage_error(&command, "--nnodes '%s' is neither N nor MIN:MAX, of 1 to %d",
-                        settings->nodes, MOST_NODES);
+                        settings->nodes, LS__LAUNCH_MOST_NODES);
     else if (*max_nodes > 1 && !settings->rendezvous && !settings->rendezvous_file)
         ls__usage_error(&command,
                         "--nnodes %s: say where the launchers meet: --rendezvous HOST:PORT "
@@ -298,7 +296,7 @@ static bool join_slurm(const run_settings *settings, ls__launch_options *how, ch
     if (!ls__started_by_slurm() || !ls__meet_path(path, bytes))
         return true;
     int nodes = 0;
-    if (ls__variable_integer("SLURM_STEP_NUM_TASKS", 1, MOST_NODES, &nodes) != LS_OK ||
+    if (ls__variable_integer("SLURM_STEP_NUM_TASKS", 1, LS__LAUNCH_MOST_NODES, &nodes) != LS_OK ||
         ls__variable_integer("SLURM_PROCID", 0, nodes - 1, &how->node_rank) != LS_OK) {
         ls__usage_error(&command, "%s", ls_error_text());
         return false;

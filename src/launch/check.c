@@ -6,7 +6,6 @@
 #include "comm/variables.h"
 #include "launch/logs.h"
 #include "launch/rendezvous.h"
-#include "launch/rounds.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -17,9 +16,9 @@ static ls_status check_numbers(const ls__launch_options *options) {
     if (options->ranks < 1 || options->ranks > LS__LAUNCH_MOST_RANKS)
         return ls__fail(LS_ERR_ARGUMENT, "launch: %d ranks, want 1 to %d", options->ranks,
                         LS__LAUNCH_MOST_RANKS);
-    if (options->max_nodes > LS__ROUNDS_NODES / 2 || options->min_nodes > options->max_nodes)
+    if (options->max_nodes > LS__LAUNCH_MOST_NODES || options->min_nodes > options->max_nodes)
         return ls__fail(LS_ERR_ARGUMENT, "launch: %d to %d machines, want 1 to %d",
-                        options->min_nodes, options->max_nodes, LS__ROUNDS_NODES / 2);
+                        options->min_nodes, options->max_nodes, LS__LAUNCH_MOST_NODES);
     return LS_OK;
 }
 

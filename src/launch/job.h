@@ -62,6 +62,7 @@ struct ls__launch_job {
     const char *command, *path;
     uv_loop_t loop;
     ls__signals signals;
+    const sigset_t *rank_mask; /* the signals that ranks find blocked: those of the caller */
     uv_timer_t tick;
     int tick_ms; /* 0: it does not run */
     bool paused, closing;

@@ -191,13 +191,14 @@ static ls__launch_options with_defaults(const ls__launch_options *given) {
 
 /* The job from end to end; what this process did with SIGPIPE and orphans, it does again when that is over. */
 static ls_status launch_program(const ls__launch_options *options, const char *path,
-                                double stopped_s, int *exit_code) {
+                                const sigset_t *rank_mask, double stopped_s, int *exit_code) {
     struct sigaction ignore = {.sa_handler = SIG_IGN}, before;
     sigaction(SIGPIPE, &ignore, &before);
     ls__launch_job job = {
         .options = options,
         .command = options->command,
         .path = path,
+        .rank_mask = rank_mask,
         .stopped_s = stopped_s,
         .watcher = {.pid = -1, .fd = -1},
         .plan = {.listener = -1},
@@ -217,7 +218,8 @@ static ls_status launch_program(const ls__launch_options *options, const char *p
     return status;
 }
 
-static ls_status launch(const ls__launch_options *options, int *exit_code) {
+static ls_status launch(const ls__launch_options *options, const sigset_t *rank_mask,
+                        int *exit_code) {
     double stopped_s;
     LS_TRY(ls__launch_check(options));
     LS_TRY(ls__heartbeat_limit(0, &stopped_s));
@@ -227,7 +229,7 @@ static ls_status launch(const ls__launch_options *options, int *exit_code) {
         return LS_ERR_ARGUMENT;
     ls__file_fill_standard();
     fflush(stdout);
-    ls_status status = launch_program(options, path, stopped_s, exit_code);
+    ls_status status = launch_program(options, path, rank_mask, stopped_s, exit_code);
     free(path);
     return status;
 }
@@ -237,7 +239,7 @@ ls_status ls__launch(const ls__launch_options *given, int *exit_code) {
     sigset_t before;
     *exit_code = LS__EXIT_FAILURE;
     ls__signals_hold(&before);
-    ls_status status = launch(&options, exit_code);
-    ls__signals_release(&before, status == LS_OK);
+    ls_status status = launch(&options, &before, exit_code);
+    ls__signals_release(&before);
     return status;
 }

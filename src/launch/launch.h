@@ -15,7 +15,8 @@
 #include <lockstep/status.h>
 #include <stdbool.h>
 
-enum { LS__LAUNCH_MOST_RANKS = 4096 };
+/* On a machine, and machines. */
+enum { LS__LAUNCH_MOST_RANKS = 4096, LS__LAUNCH_MOST_NODES = 512 };
 
 /* Defaults of the options below that are seconds. */
 #define LS__LAUNCH_GRACE_S 25
@@ -84,7 +85,10 @@ bool ls__launch_meets(const ls__launch_options *options);
 ls_status ls__launch(const ls__launch_options *options, int *exit_code);
 
 /* What ls__launch refuses before it begins. LS_ERR_ARGUMENT: settings in the environment and numbers that cannot be,
- * options that contradict each other or mean nothing; LS_ERR_SYSTEM: too few files may be open for so many ranks. */
+ * options that contradict each other or mean nothing; LS_ERR_UNSUPPORTED: this build cannot; LS_ERR_SYSTEM: too few files
+ * may be open for so many ranks; LS_ERR_MEMORY. Changes one thing of the process: where its limit of open files
+ * (RLIMIT_NOFILE) is too low for them, the soft one is raised as far as the hard one lets it, and stays so. Ranks
+ * inherit it. */
 ls_status ls__launch_check(const ls__launch_options *options);
 
 /* Prints the ranks of this machine and what they would find in their environment, for people; starts nothing. */

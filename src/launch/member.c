@@ -104,7 +104,11 @@ static void after_call(uv_work_t *work, int status) {
 static ls_status call(ls__member *m) {
     m->calling = true;
     m->work.data = m;
+    sigset_t before;
+    /* the first call makes the threads of the loop, which are to hold them for good */
+    ls__signals_hold(&before);
     int error = uv_queue_work(&m->job->loop, &m->work, do_call, after_call);
+    sigprocmask(SIG_SETMASK, &before, NULL);
     m->calling = error == 0;
     return error
                ? ls__fail(LS_ERR_SYSTEM, "cannot call the launcher to meet: %s", uv_strerror(error))

@@ -51,8 +51,7 @@ static void execute(const ls__spawn *spawn, char **script) {
     errno = ENOEXEC;
 }
 
-static _Noreturn void become(const ls__spawn *spawn, pid_t launcher, const sigset_t *signals,
-                             char **script) {
+static _Noreturn void become(const ls__spawn *spawn, pid_t launcher, char **script) {
     setsid();
     /* The kernel ends this process when its launcher dies. It may have died before the request. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -63,7 +62,7 @@ static _Noreturn void become(const ls__spawn *spawn, pid_t launcher, const sigse
     give_descriptors(spawn);
     if (spawn->cores && sched_setaffinity(0, spawn->cores_bytes, spawn->cores) != 0)
         say("lockstep: cannot bind this rank to its processors; running unbound\n");
-    sigprocmask(SIG_SETMASK, signals, NULL);
+    sigprocmask(SIG_SETMASK, spawn->mask, NULL);
     execute(spawn, script);
     int error_number = errno;
     const char *why = strerrordesc_np(error_number);
@@ -76,10 +75,10 @@ static _Noreturn void become(const ls__spawn *spawn, pid_t launcher, const sigse
 }
 
 /* A fork would copy the page tables of all the launcher's libraries for every rank. */
-static pid_t start(const ls__spawn *spawn, pid_t launcher, const sigset_t *signals, char **script) {
+static pid_t start(const ls__spawn *spawn, pid_t launcher, char **script) {
     pid_t pid = vfork(); /* NOLINT(clang-analyzer-security.insecureAPI.vfork) */
     if (pid == 0)
-        become(spawn, launcher, signals, script);
+        become(spawn, launcher, script);
     return pid;
 }
 
@@ -88,7 +87,7 @@ pid_t ls__program_spawn(const ls__spawn *spawn) {
     while (spawn->argv[count])
         count++;
     char **script = calloc(count + 3, sizeof *script);
-    sigset_t all, before, none;
+    sigset_t all, before;
     if (!script)
         return -1;
     script[0] = "sh";
@@ -96,9 +95,8 @@ pid_t ls__program_spawn(const ls__spawn *spawn) {
     for (size_t i = 1; i < count; i++)
         script[i + 1] = spawn->argv[i];
     sigfillset(&all);
-    sigemptyset(&none);
     sigprocmask(SIG_BLOCK, &all, &before); /* no handler of the launcher's runs in the child */
-    pid_t pid = start(spawn, getpid(), &none, script);
+    pid_t pid = start(spawn, getpid(), script);
     int error_number = errno;
     sigprocmask(SIG_SETMASK, &before, NULL);
     free(script);

@@ -3,6 +3,7 @@
 #define LS_LAUNCH_PROGRAM_H
 
 #include <sched.h>
+#include <signal.h>
 #include <stddef.h>
 #include <sys/types.h>
 
@@ -23,6 +24,7 @@ typedef struct ls__spawn {
         [LS__SPAWN_FDS]; /* what becomes descriptor 0, 1, ...; -1: /dev/null for 0, nothing for the others */
     const cpu_set_t *cores; /* NULL: all */
     size_t cores_bytes;
+    const sigset_t *mask; /* the signals that it finds blocked */
 } ls__spawn;
 
 /* A process in a session and group of its own, which the kernel ends when the launcher dies, with the signals as a

@@ -220,6 +220,7 @@ static ls_status spawn(ls__rank *rank, char *cores, char **environment, const in
         .environment = environment,
         .fd = {rank->number == 0 ? STDIN_FILENO : -1, ends[LS__STDOUT], ends[LS__STDERR],
                job->board_fd, second_fd(rank)},
+        .mask = job->rank_mask,
     };
     cpu_set_t *set = cores ? ls__launch_parse_cores(cores, &how.cores_bytes) : NULL;
     how.cores = set;

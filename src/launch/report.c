@@ -319,6 +319,8 @@ static ls_status write_json(const ls__outcome *o, const ls__diagnosis *d) {
     json_object_set_new(object, "first_failure", first);
     if (*o->missing)
         json_object_set_new(object, "missing", ls__json_text(o->missing));
+    if (*o->lost_lines)
+        json_object_set_new(object, "lost_lines", ls__json_text(o->lost_lines));
     for (int i = 0; i < o->ranks; i++)
         json_array_append_new(ranks, rank_json(o, &o->end[i]));
     json_object_set_new(object, "ranks", ranks);

@@ -13,12 +13,13 @@
 #ifndef LS_LAUNCH_ROUNDS_H
 #define LS_LAUNCH_ROUNDS_H
 
+#include "launch/launch.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 /* Nodes that are known at a time: those of the job, and as many that ask for a place. */
-enum { LS__ROUNDS_NODES = 1024 };
+enum { LS__ROUNDS_NODES = 2 * LS__LAUNCH_MOST_NODES };
 
 typedef enum ls__phase { LS__GATHERING, LS__RUNNING, LS__STOPPING, LS__OVER } ls__phase;
 

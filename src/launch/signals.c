@@ -44,10 +44,14 @@ void ls__signals_close(ls__signals *signals) {
         uv_close((uv_handle_t *)&signals->handle[i], NULL);
 }
 
-void ls__signals_release(const sigset_t *before, bool forget) {
+void ls__signals_release(const sigset_t *before) {
     sigset_t set;
     fill(&set);
-    while (forget && sigtimedwait(&set, NULL, &(struct timespec){0}) > 0)
+    for (int i = 0; i < LS__SIGNALS; i++) {
+        if (sigismember(before, numbers[i]) == 1)
+            sigdelset(&set, numbers[i]);
+    }
+    while (sigtimedwait(&set, NULL, &(struct timespec){0}) > 0)
         continue;
     sigprocmask(SIG_SETMASK, before, NULL);
 }

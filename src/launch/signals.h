@@ -1,6 +1,8 @@
-/* The signals that a launcher takes. They are held from its first moment, before any handler is there, to its last:
- * one that comes while it begins ends the job as a later one does, and one that comes when all is over changes
- * nothing. */
+/* The signals that a launcher takes, also where its caller has blocked them. They are held from its first moment, before
+ * any handler is there, to its last: one that comes while it begins ends the job as a later one does, and one that
+ * comes when all is over, or after an error, changes nothing as long as ls__launch has not returned; then it does what
+ * it did before. Only the main thread takes them: another one is made while they are held, and so never lets them
+ * through. */
 #ifndef LS_LAUNCH_SIGNALS_H
 #define LS_LAUNCH_SIGNALS_H
 
@@ -20,7 +22,7 @@ void ls__signals_hold(sigset_t *before);
 void ls__signals_open(ls__signals *signals, uv_loop_t *loop, uv_signal_cb handler, void *data);
 /* Blocks them again; the handles are closing. */
 void ls__signals_close(ls__signals *signals);
-/* As it was before the hold. `forget`: what has come since they were closed is dropped. */
-void ls__signals_release(const sigset_t *before, bool forget);
+/* As it was before the hold. What has come since they were closed is dropped, but for what the caller holds itself. */
+void ls__signals_release(const sigset_t *before);
 
 #endif

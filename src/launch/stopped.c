@@ -34,7 +34,8 @@ static void end_rank(const ls__rank *rank) {
 }
 
 bool ls__stopped_meet(ls__launch_job *job, uint64_t now) {
-    uint64_t since = job->running && isfinite(job->stopped_s) ? standstill(job) : 0;
+    bool all_here = job->plan.ranks == job->plan.world;
+    uint64_t since = job->running && all_here && isfinite(job->stopped_s) ? standstill(job) : 0;
     if (!since)
         return false;
     if ((double)(now - since) * 1e-9 < job->stopped_s)

@@ -1,5 +1,6 @@
 /* A rank that is stopped (SIGSTOP, SIGTTIN) is missed by the ranks that wait for it: theirs are the heartbeats. When
- * the others have ended nobody waits for it but the launcher, which would wait without end. */
+ * the others have ended nobody waits for it but the launcher, which would wait without end. In a round on several
+ * machines the launcher does not see whether the others have: there it waits, and their ends are the meeting's. */
 #ifndef LS_LAUNCH_STOPPED_H
 #define LS_LAUNCH_STOPPED_H
 
@@ -9,7 +10,7 @@
 void ls__stopped_see(ls__rank *rank, int wait_status);
 /* Ends the ranks that stayed stopped for the limit of a heartbeat (LOCKSTEP_HEARTBEAT) while all that is left of the
  * round was stopped too; true while that may come. A round of which no rank has ended may be stopped for as long as its
- * user likes. */
+ * user likes, and so may one on several machines. */
 bool ls__stopped_meet(ls__launch_job *job, uint64_t now);
 
 #endif
