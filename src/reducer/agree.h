@@ -22,8 +22,8 @@ enum { LS__SETTINGS_MOST = 8 };
 
 /* Collective; as many settings on every rank, in the same order. LS_ERR_MISMATCH on all ranks names the first that
  * differs with both values. `call`: the function that was called. One all-reduce where all is well. */
-ls_status ls__agree_on(ls_group *group, const char *call, const ls__setting *settings,
-                       size_t count);
+LS_SHARED ls_status ls__agree_on(ls_group *group, const char *call, const ls__setting *settings,
+                                 size_t count);
 
 /* Collective, where all know that rank `failed` did: its `text` reaches all, and all return an error as above. */
 ls_status ls__share_failure(ls_group *group, int failed, ls_status local,
