@@ -13,7 +13,7 @@ done
 unset LOCKSTEP_TOKEN LOCKSTEP_TRANSPORT
 lockstep=$(realpath "$lockstep")
 export SLURM_CONF=$work/slurm.conf
-ports=($(free_port) $(free_port) $(free_port))
+ports=("$(free_port)" "$(free_port)" "$(free_port)")
 mkdir "$work/state" "$work/spool.a" "$work/spool.b" "$work/jobs"
 dd if=/dev/urandom of="$work/munge.key" bs=128 count=1 2>/dev/null
 chmod 600 "$work/munge.key"
@@ -81,7 +81,7 @@ same() { [ "$(hash_of "$2")" = "$want" ] || { fail "$1: bits differ, or no resul
 # Nothing but srun: ranks from its variables, one or two machines; nothing stays in the folder
 on_slurm -N 1 -n 4 "$lockstep" train "${gpt[@]}" --out "$work/n1" || { fail "one machine"; cat "$work/log"; }
 same "srun, one machine" "$work/n1"
-LOCKSTEP_HOST_ID= on_slurm -N 2 -n 4 "$lockstep" train "${gpt[@]}" --out "$work/n2" || { fail "two machines"; cat "$work/log"; }
+LOCKSTEP_HOST_ID='' on_slurm -N 2 -n 4 "$lockstep" train "${gpt[@]}" --out "$work/n2" || { fail "two machines"; cat "$work/log"; }
 same "srun, two machines" "$work/n2"
 on_slurm -N 2 -n 4 bash -c 'LOCKSTEP_HOST_ID=$SLURMD_NODENAME exec "$@"' _ "$lockstep" train "${gpt[@]}" --out "$work/n2h" ||
   { fail "two machines apart"; cat "$work/log"; }

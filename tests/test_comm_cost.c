@@ -89,7 +89,7 @@ static void put(const char *text) {
 
 static void test_table(void **state) {
     (void)state;
-    const ls__costs costs = {.inside = {1.5e-6, 10e9, 20e9}, .between = slow};
+    const ls__costs costs = {.inside = {1.5e-6, 10e9, 20e9, false}, .between = slow};
     ls__costs read;
     assert_int_equal(ls__cost_table_write(path, &costs), LS_OK);
     assert_int_equal(ls__cost_table_read(path, &read), LS_OK);

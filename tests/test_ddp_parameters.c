@@ -17,7 +17,7 @@ static ls_parameter *find(ls_model *model, const char *name) {
     for (size_t i = 0; i < ls_model_parameter_count(model); i++)
         if (strcmp(ls_parameter_name(ls_model_parameter(model, i)), name) == 0)
             return ls_model_parameter(model, i);
-    CHECK(!"a parameter of that name");
+    CHECK(name == NULL); /* no parameter of that name */
     return NULL;
 }
 

@@ -441,6 +441,20 @@ a_rank_is_stopped() {
   want_codes "a stopped rank goes on" 0 0 1
 }
 
+# Nobody is left who would miss it but the launchers: of the machine of the meeting, and of another one.
+a_stopped_rank_is_left() {
+  local who other
+  export LOCKSTEP_HEARTBEAT=1
+  for who in 0 1; do
+    other=$((1 - who))
+    node $who --nnodes 2 --node-rank $who -n 1 -- sh -c 'kill -STOP $$'
+    node $other --nnodes 2 --node-rank $other -n 1 -- sh -c 'sleep 1.5'
+    want_codes "a stopped rank is left on machine $who" 137 0 1
+    grep -q "rank $who is stopped and the others have ended" "$work/node$who" || { fail "machine $who does not say so"; cat "$work/node$who"; }
+  done
+  unset LOCKSTEP_HEARTBEAT
+}
+
 wait_file() {
   for _ in $(seq 200); do [ -f "$1" ] && return; sleep 0.05; done
   fail "$1 is not there"
@@ -521,7 +535,7 @@ elastic() {
   want_nothing_left elastic "$marker-elastic"
 }
 
-for test in meet meet_in_a_file stale_file wrong one_too_many a_number_twice a_stranger_on_the_port no_rendezvous_file port_zero contradictions a_rank_fails lost_lines a_rank_is_stopped a_launcher_dies stops restarts elastic; do
+for test in meet meet_in_a_file stale_file wrong one_too_many a_number_twice a_stranger_on_the_port no_rendezvous_file port_zero contradictions a_rank_fails lost_lines a_rank_is_stopped a_stopped_rank_is_left a_launcher_dies stops restarts elastic; do
   [ $# -lt 2 ] || [ "$2" = $test ] || continue
   begin=$(now_ms)
   before=$failures

@@ -38,7 +38,7 @@ train one --model mlp:784,64,10 --steps 3 --compress bf16
 
 # a run that goes on from a checkpoint has the bits of one that was never stopped
 for hook in powersgd:rank=2,start=3 topk:ratio=0.02; do
-  go=(--model mlp:784,64,10 --ranks 2 --compress $hook --checkpoint-dir "$work/points-$hook")
+  go=(--model mlp:784,64,10 --ranks 2 --compress "$hook" --checkpoint-dir "$work/points-$hook")
   train "whole-$hook" --model mlp:784,64,10 --ranks 2 --compress $hook --steps 12
   train "first-$hook" "${go[@]}" --steps 6 --checkpoint-every 6
   train "second-$hook" "${go[@]}" --steps 12 --resume auto

@@ -91,6 +91,7 @@ struct ls__launch_job {
     int started, running;
     int first_failure; /* local rank, -1: none */
     bool ending; /* its ranks have been told to end, or to leave: no end is a failure any more */
+    uint64_t alone_ns; /* since when the ranks of all other machines have ended; 0: they have not */
     uint64_t started_ns;
     uint64_t terminate_ns, kill_ns; /* 0: not planned */
     uint64_t monitor_ns;            /* the next table */

@@ -45,6 +45,7 @@ static void number_nodes(ls__meeting *m) {
         n->first = -1;
         n->failed_ns = 0;
         n->held = false;
+        n->alone = false;
         json_decref(n->ends);
         n->ends = NULL;
         m->world += n->ranks;
@@ -119,6 +120,26 @@ static void release_held(ls__meeting *m) {
     }
 }
 
+/* The last machine whose ranks have not ended is told so: see stopped.h. */
+static void tell_who_is_alone(ls__meeting *m) {
+    int left = 0;
+    ls__node *last = NULL;
+    for (int i = 0; i < m->rounds.members; i++) {
+        const int index = m->rounds.member[i];
+        if (m->rounds.node[index].member && !m->rounds.node[index].ended) {
+            left++;
+            last = &m->node[index];
+        }
+    }
+    if (left != 1 || last->alone)
+        return;
+    last->alone = true;
+    if (last->index == 0)
+        m->job->alone_ns = ls__now_ns();
+    else
+        ls__link_send(last->link, ls__wire_make("alone"));
+}
+
 static void look_at_links(ls__meeting *m) {
     for (int i = 1; i < LS__ROUNDS_NODES; i++) {
         if (m->node[i].link)
@@ -168,8 +189,10 @@ int ls__meeting_look(ls__launch_job *job) {
         give_up_late_nodes(m);
         ls__nodes_answer(m);
     }
-    if (m->in_round)
+    if (m->in_round) {
         release_held(m);
+        tell_who_is_alone(m);
+    }
     for (;;) {
         ls__order order = ls__rounds_next(&m->rounds, ls__now_ns());
         if (order == LS__ORDER_NONE)

@@ -35,6 +35,7 @@ typedef struct ls__node {
     uint64_t failed_ns;
     bool lost_lines; /* of its --log-dir */
     bool held;       /* a consequence: what of, is waited for */
+    bool alone;      /* it was told that all others have ended */
 } ls__node;
 
 struct ls__meeting {

@@ -202,6 +202,8 @@ static void on_message(void *context, const json_t *message) {
         ls__job_end_ranks(job);
     else if (ls__wire_is(message, "kill") && job->in_round)
         ls__job_kill_ranks(job);
+    else if (ls__wire_is(message, "alone") && job->in_round)
+        job->alone_ns = ls__now_ns();
     ls__job_settle(job);
 }
 
@@ -211,6 +213,7 @@ void ls__member_start(ls__launch_job *job, const ls__plan *plan) {
     job->plan = *plan;
     job->in_round = true;
     job->ending = false;
+    job->alone_ns = 0;
     job->first_failure = -1;
     job->running = 0;
     job->terminate_ns = job->kill_ns = 0;

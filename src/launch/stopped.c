@@ -10,10 +10,10 @@ void ls__stopped_see(ls__rank *rank, int wait_status) {
     rank->stopped_ns = WIFSTOPPED(wait_status) ? ls__now_ns() : 0;
 }
 
-/* When the last of the ranks came to its end or its stop; 0: one is running, or none has ended. */
+/* When the last of the ranks came to its end or its stop; 0: one is running, or none has ended, elsewhere either. */
 static uint64_t standstill(const ls__launch_job *job) {
-    uint64_t since = 0;
-    bool ended = false;
+    uint64_t since = job->alone_ns;
+    bool ended = job->plan.nodes > 1;
     for (int i = 0; i < job->started; i++) {
         const ls__rank *rank = &job->ranks[i];
         uint64_t at = rank->exited ? rank->exited_ns : rank->stopped_ns;
@@ -34,8 +34,8 @@ static void end_rank(const ls__rank *rank) {
 }
 
 bool ls__stopped_meet(ls__launch_job *job, uint64_t now) {
-    bool all_here = job->plan.ranks == job->plan.world;
-    uint64_t since = job->running && all_here && isfinite(job->stopped_s) ? standstill(job) : 0;
+    const bool last = job->plan.ranks == job->plan.world || job->alone_ns;
+    uint64_t since = job->running && last && isfinite(job->stopped_s) ? standstill(job) : 0;
     if (!since)
         return false;
     if ((double)(now - since) * 1e-9 < job->stopped_s)

@@ -8,6 +8,7 @@
  *   from the meeting:  start   a plan
  *                      stop    the ranks may finish and save: a signal
  *                      end     they are to end now
+ *                      alone   the ranks of all other machines have ended
  *                      over    the exit code, and in a line why */
 #ifndef LS_LAUNCH_WIRE_H
 #define LS_LAUNCH_WIRE_H

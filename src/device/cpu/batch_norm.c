@@ -171,7 +171,7 @@ static ls_status get_scratch(ls_device *device, const ls__batch_norm *shape, siz
     void *taken;
     LS_TRY(ls__cpu_scratch(device, doubles * sizeof(double) + floats * sizeof(float), &taken));
     *joint = taken;
-    *memory = (float *)(*joint + doubles);
+    *memory = (float *)(void *)(*joint + doubles);
     return LS_OK;
 }
 
