@@ -11,6 +11,7 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-test.XXXXXX")
 
 cleanup() {
   trap - EXIT
+  [ "$BASHPID" = $$ ] || return # a child of the script that a signal has hit before it became its command
   local pids
   mapfile -t pids < <(pgrep -f -- "$work")
   [ ${#pids[@]} = 0 ] || kill -9 "${pids[@]}" 2>/dev/null

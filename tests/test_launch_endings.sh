@@ -39,7 +39,8 @@ printf '%-58s %4s %10s %5s\n' "what happened" code after left
 job -- sh -c "[ \$RANK != 2 ] || { echo up; sleep 0.2; exit 7; }; $family"
 ends "a rank exits with 7" 7 4000
 job -- sh -c "$family"
-kill -9 "$(pgrep -P $pid -x sh | head -1)" # not the watcher
+for _ in $(seq 100); do rank=$(pgrep -P $pid -x sh | head -1) && [ -n "$rank" ] && break; done
+kill -9 "$rank" # not the watcher
 ends "a rank gets SIGKILL" 137 4000
 job -- bash -c "[ \$RANK != 2 ] || { echo up; sleep 0.2; exit 7; }; $ignores"
 ends "a rank exits with 7, the others ignore SIGTERM" 7 4000
