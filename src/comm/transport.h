@@ -141,6 +141,11 @@ static inline int ls__own_name(const ls__transport *transport) {
     return ls__name_of(transport, transport->rank);
 }
 
+/* What a transport's ranks tell each other before a group has it, or beside the group's operations: `bytes` from each
+ * into `all` (size, bytes). Such operations are of group 0, and numbered by who makes them: equal on all ranks. */
+ls_status ls__transport_gather(ls__transport *transport, uint64_t number, const void *mine,
+                               void *all, size_t bytes, uint64_t deadline);
+
 /* What job.c found in the environment. */
 typedef struct ls__job_place {
     int rank, world_size, local_rank, local_world_size;

@@ -147,20 +147,8 @@ typedef struct opening {
     ls__transport *local;
 } opening;
 
-/* Operations before there is a group have sequence numbers of their own, and group 0. */
 static ls_status gather(opening *o, const void *mine, void *all, size_t bytes) {
-    ls__operation op = {.header = {.magic = LS__HEADER_MAGIC,
-                                   .kind = LS__ALL_GATHER,
-                                   .dtype = LS_U8,
-                                   .sequence = ++o->gathers,
-                                   .count = bytes},
-                        .send = mine,
-                        .recv = all,
-                        .count = bytes,
-                        .dtype = LS_U8,
-                        .deadline = o->deadline};
-    op.times.begin_ns = ls__now_ns();
-    return o->flat->table->run(o->flat, &op);
+    return ls__transport_gather(o->flat, ++o->gathers, mine, all, bytes, o->deadline);
 }
 
 /* LS_OK on all ranks, or what the first that failed has. */

@@ -191,16 +191,7 @@ static ls_status introduce(ls__mpi *mpi, uint64_t deadline) {
     if (!all)
         return ls__fail(LS_ERR_MEMORY, "no memory for a job of %zu ranks", n);
     (void)gethostname(mine.host, sizeof mine.host - 1);
-    ls__operation join = {.header = {.magic = LS__HEADER_MAGIC,
-                                     .kind = LS__ALL_GATHER,
-                                     .dtype = LS_U8,
-                                     .count = sizeof mine},
-                          .send = &mine,
-                          .recv = all,
-                          .count = sizeof mine,
-                          .dtype = LS_U8,
-                          .deadline = deadline};
-    LS_TRY_OUT(run(&mpi->mesh.base, &join));
+    LS_TRY_OUT(ls__transport_gather(&mpi->mesh.base, 0, &mine, all, sizeof mine, deadline));
     for (size_t rank = 0; rank < n; rank++) {
         ls__mpi_peer *peer = ls__mpi_peer_of(mpi, (int)rank);
         memcpy(peer->host, all[rank].host, sizeof peer->host - 1);

@@ -29,20 +29,9 @@ typedef struct meeting {
     uint64_t gathers;
 } meeting;
 
-/* Operations before there is a group: group 0, numbers of their own. */
 static ls_status gather(meeting *m, const offer *mine) {
-    ls__operation op = {.header = {.magic = LS__HEADER_MAGIC,
-                                   .kind = LS__ALL_GATHER,
-                                   .dtype = LS_U8,
-                                   .sequence = ++m->gathers,
-                                   .count = sizeof *mine},
-                        .send = mine,
-                        .recv = m->offers,
-                        .count = sizeof *mine,
-                        .dtype = LS_U8,
-                        .deadline = ls__deadline_ns(m->join.place->timeout_s)};
-    op.times.begin_ns = ls__now_ns();
-    return m->transport->table->run(m->transport, &op);
+    return ls__transport_gather(m->transport, ++m->gathers, mine, m->offers, sizeof *mine,
+                                ls__deadline_ns(m->join.place->timeout_s));
 }
 
 static ls_status listen_for_all(ls__tcp_join *join, offer *mine) {

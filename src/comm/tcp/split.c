@@ -24,17 +24,7 @@ static ls_status open_listener(const ls__tcp *tcp, ls__tcp_address *address, int
 }
 
 static ls_status show(ls__tcp *tcp, const seat *mine, seat *all, uint64_t deadline) {
-    ls__operation gather = {.header = {.magic = LS__HEADER_MAGIC,
-                                       .kind = LS__ALL_GATHER,
-                                       .dtype = LS_U8,
-                                       .sequence = ++tcp->splits,
-                                       .count = sizeof *mine},
-                            .send = mine,
-                            .recv = all,
-                            .count = sizeof *mine,
-                            .dtype = LS_U8,
-                            .deadline = deadline};
-    return tcp->mesh.base.table->run(&tcp->mesh.base, &gather);
+    return ls__transport_gather(&tcp->mesh.base, ++tcp->splits, mine, all, sizeof *mine, deadline);
 }
 
 /* Rank and world size in the part; returns the parent's rank of its first. */
