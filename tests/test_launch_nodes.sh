@@ -452,6 +452,11 @@ a_stopped_rank_is_left() {
     want_codes "a stopped rank is left on machine $who" 137 0 1
     grep -q "rank $who is stopped and the others have ended" "$work/node$who" || { fail "machine $who does not say so"; cat "$work/node$who"; }
   done
+  # on both, where one of them has other ranks that have ended
+  node 0 --nnodes 2 --node-rank 0 -n 2 -- sh -c '[ $RANK != 0 ] || exit 0; kill -STOP $$'
+  node 1 --nnodes 2 --node-rank 1 -n 1 -- sh -c 'kill -STOP $$'
+  want_codes "stopped ranks are left on both machines" 137 0 1
+  grep -q 'is stopped and the others have ended' "$work"/node[01] || { fail "neither machine says so"; cat "$work"/node[01]; }
   unset LOCKSTEP_HEARTBEAT
 }
 

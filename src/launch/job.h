@@ -51,7 +51,7 @@ typedef struct ls__rank {
     int exit_code, signal;
     int signal_sent; /* the last one that the launcher sent */
     uint64_t exited_ns;
-    uint64_t stopped_ns;  /* since when it is stopped; 0: it is not */
+    bool stopped;         /* by a signal, and has not gone on */
     uint64_t leftover_ns; /* when what is left of the group is killed */
     uint64_t cut_ns;      /* when its pipes are closed although somebody holds them */
     ls__stream streams[LS__STREAMS];
@@ -91,7 +91,8 @@ struct ls__launch_job {
     int started, running;
     int first_failure; /* local rank, -1: none */
     bool ending; /* its ranks have been told to end, or to leave: no end is a failure any more */
-    uint64_t alone_ns; /* since when the ranks of all other machines have ended; 0: they have not */
+    uint64_t
+        stuck_ns; /* since when it waits for stopped ranks only, on all machines: stopped.h; 0: no */
     uint64_t started_ns;
     uint64_t terminate_ns, kill_ns; /* 0: not planned */
     uint64_t monitor_ns;            /* the next table */

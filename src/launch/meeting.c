@@ -45,7 +45,7 @@ static void number_nodes(ls__meeting *m) {
         n->first = -1;
         n->failed_ns = 0;
         n->held = false;
-        n->alone = false;
+        n->rest = LS__REST_NONE;
         json_decref(n->ends);
         n->ends = NULL;
         m->world += n->ranks;
@@ -56,6 +56,7 @@ static void start_round(ls__meeting *m) {
     ls__plan plan;
     number_nodes(m);
     m->in_round = true;
+    m->stuck = false;
     m->missing[0] = '\0';
     say_round(m);
     ls_status status = make_plan(m, &plan);
@@ -120,24 +121,30 @@ static void release_held(ls__meeting *m) {
     }
 }
 
-/* The last machine whose ranks have not ended is told so: see stopped.h. */
-static void tell_who_is_alone(ls__meeting *m) {
-    int left = 0;
-    ls__node *last = NULL;
+static bool is_stuck(ls__meeting *m) {
+    bool ended = false, waits = false;
+    m->node[0].rest = ls__stopped_rest(m->job);
     for (int i = 0; i < m->rounds.members; i++) {
         const int index = m->rounds.member[i];
-        if (m->rounds.node[index].member && !m->rounds.node[index].ended) {
-            left++;
-            last = &m->node[index];
-        }
+        const ls__rest rest = m->node[index].rest;
+        const bool over = !m->rounds.node[index].member || m->rounds.node[index].ended;
+        if (!over && rest == LS__REST_NONE)
+            return false;
+        ended |= over || rest == LS__REST_SOME_ENDED;
+        waits |= !over;
     }
-    if (left != 1 || last->alone)
+    return ended && waits;
+}
+
+static void tell_stuck(ls__meeting *m) {
+    const bool stuck = is_stuck(m);
+    if (stuck == m->stuck)
         return;
-    last->alone = true;
-    if (last->index == 0)
-        m->job->alone_ns = ls__now_ns();
-    else
-        ls__link_send(last->link, ls__wire_make("alone"));
+    m->stuck = stuck;
+    json_t *message = ls__wire_make("stuck");
+    ls__wire_put_number(message, "value", stuck);
+    ls__nodes_tell(m, message);
+    ls__stopped_is_stuck(m->job, stuck);
 }
 
 static void look_at_links(ls__meeting *m) {
@@ -191,7 +198,7 @@ int ls__meeting_look(ls__launch_job *job) {
     }
     if (m->in_round) {
         release_held(m);
-        tell_who_is_alone(m);
+        tell_stuck(m);
     }
     for (;;) {
         ls__order order = ls__rounds_next(&m->rounds, ls__now_ns());

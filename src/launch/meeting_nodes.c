@@ -259,6 +259,8 @@ static void on_message(void *context, const json_t *message) {
         take_failed(n, message);
     else if (n->greeted && ls__wire_is(message, "ended"))
         take_ended(n, message);
+    else if (n->greeted && ls__wire_is(message, "rest"))
+        n->rest = (ls__rest)ls__wire_number(message, "value", LS__REST_NONE, LS__REST_SOME_ENDED);
     else if (n->greeted && ls__wire_is(message, "leave"))
         take_leave(n, message);
     else if (n->greeted && ls__wire_is(message, "kill"))

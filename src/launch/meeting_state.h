@@ -10,6 +10,7 @@
 #include "launch/link.h"
 #include "launch/meeting.h"
 #include "launch/rounds.h"
+#include "launch/stopped.h"
 
 /* A machine with its launcher. Node 0 is this machine, without a link. */
 typedef struct ls__node {
@@ -35,7 +36,7 @@ typedef struct ls__node {
     uint64_t failed_ns;
     bool lost_lines; /* of its --log-dir */
     bool held;       /* a consequence: what of, is waited for */
-    bool alone;      /* it was told that all others have ended */
+    ls__rest rest;   /* its ranks, as it says; node 0 is asked */
 } ls__node;
 
 struct ls__meeting {
@@ -44,6 +45,7 @@ struct ls__meeting {
     ls__rounds rounds;
     ls__node node[LS__ROUNDS_NODES];
     bool in_round;
+    bool stuck; /* as all were told */
     int world;
     char cannot[600]; /* why a node could not start its ranks */
     char missing[400];

@@ -9,6 +9,7 @@
 #include "launch/link.h"
 #include "launch/meeting.h"
 #include "launch/rendezvous.h"
+#include "launch/stopped.h"
 #include "launch/wire.h"
 #include <signal.h>
 #include <stdio.h>
@@ -22,6 +23,8 @@ typedef struct ls__member {
     ls__link *link;                       /* to the meeting; NULL: here, or not (any more) */
     char address[LS__PLAN_ADDRESS_BYTES]; /* of the meeting, as it was reached */
     char id[LS__NONCE_BYTES];             /* by which the meeting knows it when it calls again */
+
+    ls__rest told_rest; /* to the meeting, last */
 
     /* a call under way, in a thread of libuv's */
     uv_work_t work;
@@ -202,8 +205,8 @@ static void on_message(void *context, const json_t *message) {
         ls__job_end_ranks(job);
     else if (ls__wire_is(message, "kill") && job->in_round)
         ls__job_kill_ranks(job);
-    else if (ls__wire_is(message, "alone") && job->in_round)
-        job->alone_ns = ls__now_ns();
+    else if (ls__wire_is(message, "stuck") && job->in_round)
+        ls__stopped_is_stuck(job, ls__wire_number(message, "value", 0, 1) == 1);
     ls__job_settle(job);
 }
 
@@ -213,7 +216,7 @@ void ls__member_start(ls__launch_job *job, const ls__plan *plan) {
     job->plan = *plan;
     job->in_round = true;
     job->ending = false;
-    job->alone_ns = 0;
+    job->stuck_ns = 0;
     job->first_failure = -1;
     job->running = 0;
     job->terminate_ns = job->kill_ns = 0;
@@ -312,6 +315,16 @@ void ls__member_signal(ls__launch_job *job, int signal_number) {
         ls__member_over(job, LS__EXIT_SIGNAL + signal_number);
 }
 
+static void tell_rest(ls__member *m) {
+    const ls__rest rest = m->job->in_round ? ls__stopped_rest(m->job) : LS__REST_NONE;
+    if (rest == m->told_rest)
+        return;
+    m->told_rest = rest;
+    json_t *message = ls__wire_make("rest");
+    ls__wire_put_number(message, "value", rest);
+    ls__link_send(m->link, message);
+}
+
 int ls__member_look(ls__launch_job *job) {
     enum { LOOK_MS = 100 };
     if (job->meeting)
@@ -319,6 +332,7 @@ int ls__member_look(ls__launch_job *job) {
     if (!job->member->link)
         return 0;
     ls__link_look(job->member->link);
+    tell_rest(job->member);
     return LOOK_MS;
 }
 

@@ -7,22 +7,22 @@
 #include <sys/wait.h>
 
 void ls__stopped_see(ls__rank *rank, int wait_status) {
-    rank->stopped_ns = WIFSTOPPED(wait_status) ? ls__now_ns() : 0;
+    rank->stopped = WIFSTOPPED(wait_status);
 }
 
-/* When the last of the ranks came to its end or its stop; 0: one is running, or none has ended, elsewhere either. */
-static uint64_t standstill(const ls__launch_job *job) {
-    uint64_t since = job->alone_ns;
-    bool ended = job->plan.nodes > 1;
+ls__rest ls__stopped_rest(const ls__launch_job *job) {
+    bool ended = false;
     for (int i = 0; i < job->started; i++) {
         const ls__rank *rank = &job->ranks[i];
-        uint64_t at = rank->exited ? rank->exited_ns : rank->stopped_ns;
-        if (!rank->pid || !at)
-            return 0;
+        if (!rank->pid || (!rank->exited && !rank->stopped))
+            return LS__REST_NONE;
         ended |= rank->exited;
-        since = at > since ? at : since;
     }
-    return ended ? since : 0;
+    return ended ? LS__REST_SOME_ENDED : job->started ? LS__REST_STOPPED : LS__REST_NONE;
+}
+
+void ls__stopped_is_stuck(ls__launch_job *job, bool stuck) {
+    job->stuck_ns = stuck ? ls__now_ns() : 0;
 }
 
 static void end_rank(const ls__rank *rank) {
@@ -34,18 +34,16 @@ static void end_rank(const ls__rank *rank) {
 }
 
 bool ls__stopped_meet(ls__launch_job *job, uint64_t now) {
-    const bool last = job->plan.ranks == job->plan.world || job->alone_ns;
-    uint64_t since = job->running && last && isfinite(job->stopped_s) ? standstill(job) : 0;
-    if (!since)
+    if (!job->stuck_ns || !job->running || !isfinite(job->stopped_s))
         return false;
-    if ((double)(now - since) * 1e-9 < job->stopped_s)
+    if ((double)(now - job->stuck_ns) * 1e-9 < job->stopped_s)
         return true;
     for (int i = 0; i < job->started; i++) {
         ls__rank *rank = &job->ranks[i];
-        if (rank->exited || !rank->stopped_ns)
+        if (rank->exited || !rank->stopped)
             continue;
         end_rank(rank);
-        rank->stopped_ns = 0; /* once */
+        rank->stopped = false; /* once */
     }
     return true;
 }

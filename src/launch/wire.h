@@ -3,12 +3,13 @@
  *   to the meeting:    hello   how many ranks, which number is wanted, what the job is thought to be
  *                      failed  the first failure among the ranks of this round
  *                      ended   all of them have: how
+ *                      rest    whether they are stopped: stopped.h
  *                      leave   this launcher was told to stop: a signal
  *                      kill    and asked again; also the other way
  *   from the meeting:  start   a plan
  *                      stop    the ranks may finish and save: a signal
  *                      end     they are to end now
- *                      alone   the ranks of all other machines have ended
+ *                      stuck   whether only stopped ranks are waited for: stopped.h
  *                      over    the exit code, and in a line why */
 #ifndef LS_LAUNCH_WIRE_H
 #define LS_LAUNCH_WIRE_H
