@@ -9,7 +9,7 @@
 
 enum {
     PERIOD = 33,              /* the values repeat: elements i and i + 33 are equal */
-    LARGE_BYTES = 300 * 1024, /* more than two staging chunks */
+    LARGE_BYTES = 560 * 1024, /* more than four staging chunks, which take turns in two halves */
     BUFFER_BYTES = LARGE_BYTES + 4096,
 };
 

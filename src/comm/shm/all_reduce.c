@@ -3,16 +3,12 @@
  *   tiny     1 synchronisation; B written, p * B read; up to 32 bytes are part of the arrival's line
  *   mapped   2 synchronisations; B read and B written, no copy: each rank reduces its 1/p of the elements
  *            from all ranks and writes them to all
- *   direct   (two ranks) 1 synchronisation a chunk of 64 KiB, not waited for at once, and 2 more; B copied
- *            in, 2 B read, B written: each rank reduces everything for itself
- *   staged   2 synchronisations a chunk of 128 KiB, and 1; B copied in, B reduced, B copied out */
+ *   staged   1 synchronisation a chunk of 128 KiB, and 2 more; B copied in and out but for a rank's own 1/p, which
+ *            it reduces where it is; results go into the lines that their sources came in */
 #include "comm/reduce.h"
 #include "comm/shm/collective.h"
 
 #include <string.h>
-
-/* With more ranks, reading everything from all of them is more than copying a result out. */
-enum { DIRECT_RANKS = 2 };
 
 /* A result larger than what the caches hold is written past them: a line that is replaced as a whole need not
  * be read. In place it has been read anyway. */
@@ -63,69 +59,80 @@ static ls_status all_reduce_mapped(ls__shm *shm, ls__operation *op, double scale
     return ls__shm_sync(shm, op);
 }
 
-/* --- direct ----------------------------------------------------------------------------------------- */
+/* --- staged -----------------------------------------------------------------------------------------
+ *
+ * Chunk c goes through half c mod 2 of every rank. What rank r is to reduce of it, the others put into their halves;
+ * r adds its own and writes the sum back into the same places, from where they take it:
+ *
+ *     put      half of this rank   <- send, the others' shares
+ *     reduce   halves of all ranks <- their sums, and recv <- the sums: this rank's own share
+ *     take     recv                <- half of this rank, the others' shares
+ *
+ * So a line of a half travels between two ranks and carries values both ways. What limits this is how many lines a core
+ * fetches: for two ranks B of its buffer, B / 2 of the other rank's half and B / 2 of its own come back, 2 B. Halves
+ * that others only read cost 3 B, because a line that another core holds must be fetched to be written, too. */
 
-enum { QUARTERS = 4, QUARTER_BYTES = 2 * LS__SHM_HALF_BYTES / QUARTERS };
+typedef struct chunk {
+    size_t first, elements; /* of the operation's */
+    size_t own, count;      /* this rank's share, within the chunk */
+    uint32_t half;
+} chunk;
 
-/* The two halves of a rank, cut in four. Chunk c lies in quarter c mod 4. */
-static char *quarter(const ls__shm *shm, int r, size_t chunk) {
-    return ls__shm_staging(shm, r, 0) + chunk % QUARTERS * QUARTER_BYTES;
+static chunk chunk_of(const ls__shm *shm, const ls__operation *op, size_t index, uint32_t staged) {
+    const size_t element = ls_dtype_size(op->dtype), most = LS__SHM_HALF_BYTES / element;
+    chunk c = {.first = index * most, .half = staged + (uint32_t)index};
+    c.elements = ls__min(most, op->count - c.first);
+    c.own = ls__shm_share_of(shm, c.elements, element, shm->base.rank, &c.count);
+    return c;
 }
 
-/* A rank puts chunk c + 1 there before it waits for chunk c of the others, so that it is rarely waited for.
- * Chunk c + 1 overwrites chunk c - 3: this rank has then seen all arrive with chunk c - 1, and they reduced
- * c - 3 before that. The synchronisations around free the halves that other operations use. */
-static ls_status all_reduce_direct(ls__shm *shm, ls__operation *op, double scale) {
-    int size = shm->base.size;
-    size_t element = ls_dtype_size(op->dtype), most = QUARTER_BYTES / element;
-    size_t chunks = op->count / most + (op->count % most != 0);
-    const bool around = goes_around(shm, op->send, op->recv, op->count * element);
-    uint32_t arrival = 0;
-    for (size_t c = 0; c <= chunks; c++) {
-        const uint32_t before = arrival;
-        if (c < chunks) {
-            size_t n = ls__min(most, op->count - c * most);
-            memcpy(quarter(shm, shm->base.rank, c), (const char *)op->send + c * QUARTER_BYTES,
-                   n * element);
-            arrival = ls__shm_arrive(shm);
-        }
-        if (c == 0)
-            continue;
-        LS_TRY(ls__shm_await(shm, op, before));
-        const void *from[DIRECT_RANKS];
-        for (int r = 0; r < size; r++)
-            from[r] = quarter(shm, r, c - 1);
-        void *to = (char *)op->recv + (c - 1) * QUARTER_BYTES;
-        ls__reduce_to(shm->level, &to, 1, from, size, ls__min(most, op->count - (c - 1) * most),
-                      op->dtype, op->op, scale, around);
+/* All of a chunk but `own` */
+static void copy_others(char *to, const char *from, const chunk *c, size_t element) {
+    const size_t behind = c->own + c->count;
+    memcpy(to, from, c->own * element);
+    memcpy(to + behind * element, from + behind * element, (c->elements - behind) * element);
+}
+
+static void reduce_own(ls__shm *shm, const ls__operation *op, const chunk *c, double scale) {
+    const int size = shm->base.size, rank = shm->base.rank;
+    const size_t element = ls_dtype_size(op->dtype), at = (c->first + c->own) * element;
+    const void *from[LS__SHM_RANKS_MAX];
+    void *to[LS__SHM_RANKS_MAX];
+    to[0] = (char *)op->recv + at;
+    for (int r = 0, others = 1; r < size; r++) {
+        char *staged = ls__shm_staging(shm, r, c->half) + c->own * element;
+        from[r] = r == rank ? (const char *)op->send + at : staged;
+        if (r != rank)
+            to[others++] = staged;
     }
-    return ls__shm_sync(shm, op);
+    ls__reduce_to(shm->level, to, size, from, size, c->count, op->dtype, op->op, scale, false);
 }
 
-/* In a half, rank r's share of the chunk is read by rank r alone, so r writes its result there. */
+/* While a rank puts chunk c there, it reduces c - 1 and has taken c - 2, whose half is that of c. */
 static ls_status all_reduce_staged(ls__shm *shm, ls__operation *op, double scale) {
-    int size = shm->base.size, rank = shm->base.rank;
-    size_t element = ls_dtype_size(op->dtype), chunk = LS__SHM_HALF_BYTES / element, n;
-    for (size_t i = 0; i < op->count; i += chunk) {
-        uint32_t half = shm->staged++;
-        size_t elements = ls__min(chunk, op->count - i);
-        char *mine = ls__shm_staging(shm, rank, half);
-        memcpy(mine, (const char *)op->send + i * element, elements * element);
-        LS_TRY(ls__shm_sync(shm, op));
-        const void *source[LS__SHM_RANKS_MAX];
-        size_t first = ls__shm_share_of(shm, elements, element, rank, &n);
-        for (int r = 0; r < size; r++)
-            source[r] = ls__shm_staging(shm, r, half) + first * element;
-        void *to = mine + first * element;
-        ls__reduce_to(shm->level, &to, 1, source, size, n, op->dtype, op->op, scale, false);
-        LS_TRY(ls__shm_sync(shm, op));
-        for (int r = 0; r < size; r++) {
-            first = ls__shm_share_of(shm, elements, element, r, &n);
-            memcpy((char *)op->recv + (i + first) * element,
-                   ls__shm_staging(shm, r, half) + first * element, n * element);
+    const size_t element = ls_dtype_size(op->dtype), most = LS__SHM_HALF_BYTES / element;
+    const size_t chunks = op->count / most + (op->count % most != 0);
+    const uint32_t staged = shm->staged;
+    shm->staged += (uint32_t)chunks;
+    for (size_t i = 0;; i++) {
+        if (i >= 2) {
+            const chunk c = chunk_of(shm, op, i - 2, staged);
+            const char *half = ls__shm_staging(shm, shm->base.rank, c.half);
+            copy_others((char *)op->recv + c.first * element, half, &c, element);
         }
+        if (i == chunks + 1)
+            return LS_OK;
+        if (i < chunks) {
+            const chunk c = chunk_of(shm, op, i, staged);
+            char *half = ls__shm_staging(shm, shm->base.rank, c.half);
+            copy_others(half, (const char *)op->send + c.first * element, &c, element);
+        }
+        if (i >= 1) {
+            const chunk c = chunk_of(shm, op, i - 1, staged);
+            reduce_own(shm, op, &c, scale);
+        }
+        LS_TRY(ls__shm_sync(shm, op));
     }
-    return LS_OK;
 }
 
 ls_status ls__shm_all_reduce(ls__shm *shm, ls__operation *op) {
@@ -141,7 +148,5 @@ ls_status ls__shm_all_reduce(ls__shm *shm, ls__operation *op) {
     double scale = ls__reduce_scale(op->op, shm->base.size, op->weighted, total);
     if (ls__shm_all_mapped(shm, true))
         return all_reduce_mapped(shm, op, scale);
-    if (shm->base.size <= DIRECT_RANKS)
-        return all_reduce_direct(shm, op, scale);
     return all_reduce_staged(shm, op, scale);
 }

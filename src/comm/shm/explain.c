@@ -4,16 +4,14 @@
 
 #include <stdio.h>
 
-/* A copy reads and writes about what adding two sources does. */
-static double copy_s(const ls__cost *cost, size_t bytes) {
-    return (double)bytes / cost->add_per_s;
-}
-
+/* Pairwise, and copies in and out of all but the rank's own share, which read and write about what adding two
+ * sources does; the first of `pairwise`'s two synchronisations is the meeting, the other a chunk's. */
 static double staged_s(const ls__shm *shm, size_t bytes) {
     const ls__cost *cost = &shm->base.cost;
+    const double size = shm->base.size, copied = 2 * (double)bytes * (size - 1) / size;
     const double chunks = (double)(bytes / LS__SHM_HALF_BYTES + 1);
     return ls__cost_of(cost, LS__PAIRWISE, shm->base.size, bytes, SIZE_MAX) +
-           2 * copy_s(cost, bytes) + (2 * chunks - 1) * cost->sync_s;
+           copied / cost->add_per_s + chunks * cost->sync_s;
 }
 
 void ls__shm_explain(const ls__transport *transport, const ls__cost_question *question,
