@@ -47,11 +47,3 @@ uint64_t ls__usage_peak(void) {
     uint64_t peak = (uint64_t)most.ru_maxrss * 1024, other = now.resident - now.held;
     return peak > other + now.held ? peak - other : now.held;
 }
-
-void ls__usage_restart(void) {
-    FILE *file = fopen("/proc/self/clear_refs", "we");
-    if (!file)
-        return;
-    fputs("5", file);
-    fclose(file);
-}

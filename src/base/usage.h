@@ -11,7 +11,5 @@ uint64_t ls__usage_held(void);
 /* The most that was held at once. The kernel keeps that only for all resident pages; what of them does not count
  * now is taken not to have counted then. */
 uint64_t ls__usage_peak(void);
-/* From here on the peak, and ru_maxrss of getrusage, are counted anew. Nothing where the kernel cannot (/proc/self/clear_refs). */
-void ls__usage_restart(void);
 
 #endif

@@ -64,7 +64,7 @@ static const ls__command command = {
         "for gpt, SGD with momentum for images). gflops counts the matrix products and "
         "convolutions that forward and backward need, a multiply-add as two; gpt: 6 x parameters "
         "x tokens + 12 x layers x width x context x tokens. peak_gflops is the matrix product "
-        "of 1024 x 1024 x 1024 measured in the same processes, before and after the steps; share "
+        "of 1024 x 1024 x 1024 measured in the same processes, in turn with the steps, of both the median; share "
         "is gflops / peak_gflops. With several ranks both are sums over the ranks, step times are "
         "rank 0's and peak_rss_mb is that of the largest rank.",
     .options = options,

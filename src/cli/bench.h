@@ -52,7 +52,7 @@ int ls__bench_checkpoint(int argc, char **argv, int full_argc, char **full_argv)
 /* Measures as the rank the environment says, with the model `spec`; rank 0 prints. */
 ls_status ls__bench_train_run(const ls__bench_settings *settings, const char *spec);
 
-/* GFLOP/s of a matrix product of 1024 x 1024 x 1024 by this device with factors of `dtype`, the best of
+/* GFLOP/s of a matrix product of 1024 x 1024 x 1024 by this device with factors of `dtype`, the median of
  * several: what the machine offers. */
 ls_status ls__bench_peak(ls_device *device, ls_dtype dtype, double *gflops);
 

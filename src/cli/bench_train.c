@@ -19,6 +19,9 @@ typedef struct figures {
     double step_ms, samples_per_s, gflops, peak_gflops, peak_rss_mb, memory_mb;
 } figures;
 
+/* The steps are cut into so many turns; after each comes the matrix product they are compared with. */
+enum { TURNS = 8 };
+
 /* All ranks at once, as in a step; the sum of theirs. */
 static ls_status peak(bench *b, double *gflops) {
     LS_TRY(ls_barrier(b->rank.world));
@@ -26,32 +29,61 @@ static ls_status peak(bench *b, double *gflops) {
     return ls_all_reduce(b->rank.world, gflops, gflops, 1, LS_F64, LS_SUM);
 }
 
-static ls_status measure(bench *b, figures *f) {
-    const ls__bench_settings *s = b->rank.settings;
-    double before, after;
-    uint64_t created = ls__usage_peak();
-    LS_TRY(peak(b, &before));
-    ls__usage_restart(); /* the matrices of that are no memory of the training */
-    size_t warmup = (size_t)s->warmup, steps = (size_t)s->steps;
-    for (size_t i = 0; i < warmup + steps; i++) {
-        uint64_t begin = ls__now_ns();
-        LS_TRY(ls__bench_rank_step(&b->rank, i));
-        uint64_t nanoseconds = ls__now_ns() - begin;
-        if (i >= warmup)
-            b->times[i - warmup] = (double)nanoseconds / 1e6;
-        if (b->rank.profile)
-            ls__profile_report_step(b->rank.profile, nanoseconds, i < warmup);
-    }
+static ls_status timed_step(bench *b, size_t number, double *ms) {
+    uint64_t begin = ls__now_ns();
+    LS_TRY(ls__bench_rank_step(&b->rank, number));
+    uint64_t nanoseconds = ls__now_ns() - begin;
+    *ms = (double)nanoseconds / 1e6;
+    if (b->rank.profile)
+        ls__profile_report_step(b->rank.profile, nanoseconds, false);
+    return LS_OK;
+}
+
+/* A step that counts nowhere. */
+static ls_status idle_step(bench *b, size_t number) {
+    ls__profile *profile = b->rank.step->profile;
+    b->rank.step->profile = NULL;
+    ls_status status = ls__bench_rank_step(&b->rank, number);
+    b->rank.step->profile = profile;
+    return status;
+}
+
+/* Of this process; MiB. */
+static void measure_memory(figures *f) {
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
-    uint64_t stepped = ls__usage_peak();
-    double memory = (double)(stepped > created ? stepped : created) / (1 << 20);
-    LS_TRY(peak(b, &after));
+    f->peak_rss_mb = (double)usage.ru_maxrss / 1024;
+    f->memory_mb = (double)ls__usage_peak() / (1 << 20);
+}
+
+/* Fills b->times and sorts them. The machine's speed drifts, so steps and products take turns and of both the median
+ * counts; the best product of a run against its median step would count the drift as the steps'. */
+static ls_status measure_steps(bench *b, figures *f) {
+    const size_t warmup = (size_t)b->rank.settings->warmup, steps = (size_t)b->rank.settings->steps;
+    const size_t turns = steps < TURNS ? steps : TURNS;
+    double peaks[TURNS];
+    size_t number = 0;
+    while (number < warmup)
+        LS_TRY(idle_step(b, number++));
+    for (size_t turn = 0, i = 0; turn < turns; turn++) {
+        if (turn > 0) /* the product has taken the caches */
+            LS_TRY(idle_step(b, number++));
+        for (; i < steps * (turn + 1) / turns; i++)
+            LS_TRY(timed_step(b, number++, &b->times[i]));
+        if (turn == 0) /* the matrices of the product are no memory of the training */
+            measure_memory(f);
+        LS_TRY(peak(b, &peaks[turn]));
+    }
     ls__bench_sort(b->times, steps);
-    *f = (figures){.step_ms = ls__bench_median(b->times, steps),
-                   .peak_gflops = before > after ? before : after,
-                   .peak_rss_mb = (double)usage.ru_maxrss / 1024,
-                   .memory_mb = memory};
+    ls__bench_sort(peaks, turns);
+    f->step_ms = ls__bench_median(b->times, steps);
+    f->peak_gflops = ls__bench_median(peaks, turns);
+    return LS_OK;
+}
+
+static ls_status measure(bench *b, figures *f) {
+    const ls__bench_settings *s = b->rank.settings;
+    LS_TRY(measure_steps(b, f));
     f->samples_per_s = (double)s->batch / f->step_ms * 1e3;
     f->gflops = ls__model_step_flops(b->rank.model, (size_t)s->batch) / f->step_ms / 1e6;
     double most[2] = {f->peak_rss_mb, f->memory_mb};
@@ -102,7 +134,7 @@ static ls_status print(const bench *b, const figures *f) {
 
 static ls_status run(bench *b, const char *spec) {
     const ls__bench_settings *s = b->rank.settings;
-    figures f;
+    figures f = {0};
     LS_TRY(ls__bench_rank_join(&b->rank));
     if (s->batch % b->rank.ranks != 0)
         return ls__fail(LS_ERR_ARGUMENT, "--batch %lld is no multiple of the job's %d ranks",
