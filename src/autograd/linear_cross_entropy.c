@@ -16,7 +16,7 @@
 
 /* BLOCK_LOGITS bounds what a block of rows takes, 64 MiB; with fewer rows than that dW, which every block
  * adds to, would be read and written too often. */
-enum { CLASS_BLOCK = 2048, FEWEST_ROWS = 256, BLOCK_LOGITS = 16 << 20 };
+enum { CLASS_BLOCK = 1024, FEWEST_ROWS = 256, BLOCK_LOGITS = 16 << 20 };
 
 struct linear_cross_entropy {
     ls__node node;

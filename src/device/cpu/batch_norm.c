@@ -38,6 +38,7 @@ static size_t chunk_count(const ls__batch_norm *s) {
 LS_INLINE void forward_stripe(const struct batch_norm_arguments *g, size_t rows, const float *x,
                               const float *centre, size_t width, float *sums, float *squares) {
     for (size_t r = 0; r < rows; r++, x += g->shape.channels) {
+        ls__cpu_ask_ahead(x, width);
         for (size_t j = 0; j < width; j++) {
             float d = x[j] - centre[j];
             sums[j] += d;
@@ -50,6 +51,10 @@ LS_INLINE void forward_stripe(const struct batch_norm_arguments *g, size_t rows,
 LS_INLINE void backward_stripe(const struct batch_norm_arguments *g, size_t rows, size_t at,
                                const float *centre, size_t width, float *sums, float *products) {
     for (size_t r = 0; r < rows; r++, at += g->shape.channels) {
+        ls__cpu_ask_ahead(g->x + at, width);
+        ls__cpu_ask_ahead(g->dy + at, width);
+        if (g->seen)
+            ls__cpu_ask_ahead(g->seen + at, width);
         for (size_t j = 0; j < width; j++) {
             float d = g->dy[at + j];
             if (g->seen)
@@ -110,6 +115,7 @@ LS_KERNEL(normalise_body) {
     for (size_t row = begin; row < end; row++) {
         const float *x = g->x + row * channels;
         float *restrict y = g->y + row * channels;
+        ls__cpu_ask_ahead(x, channels);
         for (size_t c = 0; c < channels; c++)
             y[c] = (x[c] - mean[c]) * scale[c] + shift[c];
         if (g->residual)
@@ -212,8 +218,11 @@ LS_KERNEL(backward_body) {
             float piece[LS__CPU_PIECE], result[LS__CPU_PIECE];
             size_t count = ls__min_size(LS__CPU_PIECE, channels - c), at = row * channels + c;
             const float *x = g->x + at, *dy = g->dy + at;
+            ls__cpu_ask_ahead(x, count);
+            ls__cpu_ask_ahead(dy, count);
             if (g->seen) {
                 const float *seen = g->seen + at;
+                ls__cpu_ask_ahead(seen, count);
                 for (size_t j = 0; j < count; j++)
                     piece[j] = seen[j] <= 0 ? 0 : dy[j];
                 dy = piece;

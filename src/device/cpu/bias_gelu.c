@@ -16,8 +16,12 @@ LS_KERNEL(forward_body) {
     for (size_t row = begin; row < end; row++) {
         const float *x = g->x + row * g->columns;
         float *y = g->out + row * g->columns;
-        for (size_t j = 0; j < g->columns; j++)
-            y[j] = ls__gelu_tanh(x[j] + bias[j]);
+        for (size_t first = 0; first < g->columns; first += LS__CPU_PIECE) {
+            size_t end_of_piece = ls__min_size(first + LS__CPU_PIECE, g->columns);
+            ls__cpu_ask_ahead(x + first, end_of_piece - first);
+            for (size_t j = first; j < end_of_piece; j++)
+                y[j] = ls__gelu_tanh(x[j] + bias[j]);
+        }
     }
 }
 
@@ -44,6 +48,8 @@ LS_KERNEL(backward_body) {
             for (size_t first = 0; first < columns; first += LS__CPU_PIECE) {
                 size_t count = ls__min_size(LS__CPU_PIECE, columns - first);
                 size_t at = row * columns + first;
+                ls__cpu_ask_ahead(g->x + at, count);
+                ls__cpu_ask_ahead(g->dy + at, count);
                 for (size_t j = 0; j < count; j++)
                     d[j] = g->dy[at + j] * ls__gelu_tanh_slope(g->x[at + j] + g->bias[first + j]);
                 if (g->out)

@@ -276,7 +276,8 @@ static ls_status start(ls_device *device, conv_job *job, const float *w, bool ba
     job->w = packed;
     job->scratch = packed + n * job->ld;
     job->results = (void *)(job->scratch + job->parts * job->part_floats);
-    pack_weights(job, w, packed);
+    if (!backward || job->dx)
+        pack_weights(job, w, packed);
     return LS_OK;
 }
 

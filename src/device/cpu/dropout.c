@@ -5,6 +5,10 @@
 #include "device/cpu/cpu.h"
 #include "device/cpu/math.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 struct dropout_arguments {
     size_t per_sample, groups; /* groups of four elements in a sample; the last may be partial */
     const uint64_t *samples;
@@ -58,19 +62,30 @@ LS_INLINE void philox_run(uint64_t seed, uint64_t stream, uint64_t counter, uint
 }
 
 /* Items are runs of RUN groups; the last of a sample may be partial. */
+typedef struct run {
+    uint64_t counter;
+    size_t at, count; /* elements */
+} run;
+
+LS_INLINE run run_of(const struct dropout_arguments *g, size_t item) {
+    size_t runs = (g->groups + RUN - 1) / RUN, row = item / runs, first = item % runs * RUN;
+    return (run){.counter = g->samples[row] * g->groups + first,
+                 .at = row * g->per_sample + 4 * first,
+                 .count = ls__min_size((size_t)4 * RUN, g->per_sample - 4 * first)};
+}
+
 LS_KERNEL(dropout_body) {
     const struct dropout_arguments *g = arguments;
-    size_t runs = (g->groups + RUN - 1) / RUN;
     int32_t threshold = g->threshold;
     float scale = g->scale;
     for (size_t item = begin; item < end; item++) {
-        size_t row = item / runs, first = item % runs * RUN;
-        size_t at = row * g->per_sample + 4 * first;
-        size_t count = ls__min_size((size_t)4 * RUN, g->per_sample - 4 * first);
+        const run r = run_of(g, item);
+        const size_t at = r.at, count = r.count;
         uint32_t words[4 * RUN];
         float kept[4 * RUN];
         const float *x = g->x + at;
-        philox_run(g->seed, g->purpose, g->samples[row] * g->groups + first, words);
+        ls__cpu_ask_ahead(x, count);
+        philox_run(g->seed, g->purpose, r.counter, words);
         for (size_t j = 0; j < (size_t)4 * RUN; j++)
             words[j] = (int32_t)(words[j] >> 8) >= threshold ? UINT32_MAX : 0;
         for (size_t j = 0; j < count; j++) /* not x * 0: what is dropped may be infinite */
@@ -78,6 +93,79 @@ LS_KERNEL(dropout_body) {
         ls__cpu_store(g->y + at, kept, count, g->accumulate);
     }
 }
+
+#if defined(__x86_64__)
+/* The same by eight counters a vector. A 32-bit product is one instruction here, which compilers miss: they
+ * multiply all 64 bits, in three. What lies above bit 32 of a word is never looked at. Of cnn's step on an Intel Xeon
+ * (Granite Rapids) dropout took 3.4 ms of 41 before, 1.5 after. */
+enum { WIDE = RUN / 8 };
+
+LS__TARGET_AVX512 LS_INLINE void wide_philox(const struct dropout_arguments *g, uint64_t counter,
+                                             __m512i c[WIDE][4]) {
+    const __m512i steps = _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0);
+    const __m512i first = _mm512_set1_epi64(0xD2511F53), second = _mm512_set1_epi64(0xCD9E8D57);
+    __m512i k0 = _mm512_set1_epi64((int64_t)(g->seed & UINT32_MAX)),
+            k1 = _mm512_set1_epi64((int64_t)(g->seed >> 32));
+#pragma GCC unroll 2
+    for (int v = 0; v < WIDE; v++) {
+        c[v][0] = _mm512_add_epi64(_mm512_set1_epi64((int64_t)counter + 8 * v), steps);
+        c[v][1] = _mm512_srli_epi64(c[v][0], 32);
+        c[v][2] = _mm512_set1_epi64((int64_t)g->purpose);
+        c[v][3] = _mm512_srli_epi64(c[v][2], 32);
+    }
+    for (int round = 0; round < 10; round++) {
+#pragma GCC unroll 2
+        for (int v = 0; v < WIDE; v++) {
+            __m512i p0 = _mm512_mul_epu32(c[v][0], first), p1 = _mm512_mul_epu32(c[v][2], second);
+            c[v][0] = _mm512_xor_si512(_mm512_xor_si512(_mm512_srli_epi64(p1, 32), c[v][1]), k0);
+            c[v][2] = _mm512_xor_si512(_mm512_xor_si512(_mm512_srli_epi64(p0, 32), c[v][3]), k1);
+            c[v][1] = p1;
+            c[v][3] = p0;
+        }
+        k0 = _mm512_add_epi32(k0, _mm512_set1_epi64(0x9E3779B9));
+        k1 = _mm512_add_epi32(k1, _mm512_set1_epi64(0xBB67AE85));
+    }
+}
+
+/* Words 0 to 3 of counters 0 to 7, as those of counters 0 to 3 and 4 to 7 one behind the other. */
+LS__TARGET_AVX512 LS_INLINE void in_order(const __m512i c[4], __m512i words[2]) {
+    const __m512i low = _mm512_set_epi64(11, 3, 10, 2, 9, 1, 8, 0),
+                  high = _mm512_set_epi64(15, 7, 14, 6, 13, 5, 12, 4);
+    const __mmask16 odd = 0xAAAA;
+    __m512i a = _mm512_mask_blend_epi32(odd, c[0], _mm512_slli_epi64(c[1], 32)),
+            b = _mm512_mask_blend_epi32(odd, c[2], _mm512_slli_epi64(c[3], 32));
+    words[0] = _mm512_permutex2var_epi64(a, low, b);
+    words[1] = _mm512_permutex2var_epi64(a, high, b);
+}
+
+LS__TARGET_AVX512 static void wide_dropout_body(const void *arguments, size_t begin, size_t end) {
+    const struct dropout_arguments *g = arguments;
+    const __m512i threshold = _mm512_set1_epi32(g->threshold);
+    const __m512 scale = _mm512_set1_ps(g->scale);
+    for (size_t item = begin; item < end; item++) {
+        const run r = run_of(g, item);
+        __m512i c[WIDE][4], words[2];
+        ls__cpu_ask_ahead(g->x + r.at, r.count);
+        wide_philox(g, r.counter, c);
+        for (size_t i = 0; i < r.count; i += 16) {
+            const size_t left = r.count - i;
+            const __mmask16 here = (__mmask16)(left < 16 ? (1U << left) - 1 : UINT16_MAX);
+            if (i % 32 == 0)
+                in_order(c[i / 32], words);
+            __mmask16 keep =
+                _mm512_cmpge_epi32_mask(_mm512_srli_epi32(words[i / 16 % 2], 8), threshold);
+            float *y = g->y + r.at + i;
+            __m512 value =
+                _mm512_maskz_mul_ps(keep, _mm512_maskz_loadu_ps(here, g->x + r.at + i), scale);
+            if (g->accumulate)
+                value = _mm512_add_ps(_mm512_maskz_loadu_ps(here, y), value);
+            _mm512_mask_storeu_ps(y, here, value);
+        }
+    }
+}
+#else
+#define wide_dropout_body dropout_body_avx512
+#endif
 
 ls_status ls__cpu_dropout(ls_device *device, ls_dtype dtype, size_t per_sample,
                           const uint64_t *samples, size_t sample_count, uint64_t seed,
@@ -93,6 +181,8 @@ ls_status ls__cpu_dropout(ls_device *device, ls_dtype dtype, size_t per_sample,
                                   .x = x,
                                   .y = y,
                                   .accumulate = accumulate};
-    ls__cpu_parallel(device, sample_count * ((g.groups + RUN - 1) / RUN), 64 * 8, dropout_body, &g);
+    ls__cpu_body *const kernel[LS__CPU_LEVELS] = {dropout_body[LS__CPU_BASELINE],
+                                                  dropout_body[LS__CPU_AVX2], wide_dropout_body};
+    ls__cpu_parallel(device, sample_count * ((g.groups + RUN - 1) / RUN), 64 * 8, kernel, &g);
     return LS_OK;
 }

@@ -106,6 +106,8 @@ LS_KERNEL(unary_backward_body) {
     float piece[LS__CPU_PIECE];
     for (size_t i = begin; i < end; i += LS__CPU_PIECE) {
         size_t count = ls__min_size(LS__CPU_PIECE, end - i);
+        ls__cpu_ask_ahead((a->y ? a->y : a->x) + i, count);
+        ls__cpu_ask_ahead(a->dy + i, count);
         unary_slopes(a->op, i, count, a->x, a->y, a->dy, piece);
         ls__cpu_store(a->out + i, piece, count, a->accumulate);
     }

@@ -33,8 +33,10 @@ LS_INLINE void normalise_row(const struct layer_norm_arguments *g, size_t row, c
 
 LS_KERNEL(forward_body) {
     const struct layer_norm_arguments *g = arguments;
-    for (size_t row = begin; row < end; row++)
+    for (size_t row = begin; row < end; row++) {
+        ls__cpu_ask_ahead(g->x + row * g->columns, g->columns);
         normalise_row(g, row, g->x + row * g->columns);
+    }
 }
 
 ls_status ls__cpu_layer_norm_forward(ls_device *device, ls_dtype dtype, size_t rows, size_t columns,
@@ -58,6 +60,8 @@ LS_INLINE void sum_row(const struct layer_norm_arguments *g, size_t row) {
     const float *x = g->x + row * g->columns, *branch = g->branch + row * g->columns;
     const float *bias = g->branch_bias;
     float *sum = g->sum + row * g->columns;
+    ls__cpu_ask_ahead(x, g->columns);
+    ls__cpu_ask_ahead(branch, g->columns);
     if (bias) {
         for (size_t j = 0; j < g->columns; j++)
             sum[j] = x[j] + (branch[j] + bias[j]);
@@ -126,6 +130,8 @@ LS_INLINE void parameters_row(const struct layer_norm_arguments *g, size_t row, 
     float scaled[LS__CPU_PIECE], normal[LS__CPU_PIECE];
     for (size_t first = 0; first < columns; first += LS__CPU_PIECE) {
         size_t count = ls__min_size(LS__CPU_PIECE, columns - first);
+        ls__cpu_ask_ahead(x + first, count);
+        ls__cpu_ask_ahead(dy + first, count);
         for (size_t j = 0; j < count; j++) {
             normal[j] = (x[first + j] - mean) * rstd;
             scaled[j] = dy[first + j] * weight[first + j];

@@ -41,7 +41,7 @@ static ls_status build(ls_device *device, ls__plan *plan, const void *context) {
     LS_TRY_OUT(ls__onednn_check(init_layouts(&l, &plan->key), "linear"));
     ls__dnnl_layout_ref x = ls__dnnl_layout_get(&l.x), w = ls__dnnl_layout_get(&l.w),
                         bias = ls__dnnl_layout_get(&l.bias), y = ls__dnnl_layout_get(&l.y);
-    LS_TRY_OUT(ls__convolution_describe(device, LS__DNNL_FORWARD, &l, plan->key.flags, 1, 0,
+    LS_TRY_OUT(ls__convolution_describe(device, LS__DNNL_FORWARD, &l, plan->key.flags, 1, 0, NULL,
                                         "linear", &description));
     LS_TRY_OUT(ls__plan_set_primitive(device, plan, description));
     LS_TRY_OUT(ls__plan_add(device, plan, DNNL_ARG_SRC, LS__PLAN_READ, x, x));

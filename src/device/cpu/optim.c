@@ -8,16 +8,17 @@
 #include <immintrin.h>
 #endif
 
+/* Elements updated between two looks ahead. */
+enum { STRIP = 64 };
+
 struct sgd_arguments {
     ls__sgd o;
     float *weight, *momentum;
     const float *gradient;
 };
 
-/* Whether there is momentum, a first step, and Nesterov's look ahead does not change within a pass:
- * constant wherever this is inlined, so each case is a loop of its own. */
-LS_INLINE void sgd_pass(const struct sgd_arguments *g, size_t begin, size_t end, bool has_momentum,
-                        bool first, bool nesterov) {
+LS_INLINE void sgd_elements(const struct sgd_arguments *g, size_t begin, size_t end,
+                            bool has_momentum, bool first, bool nesterov) {
     const ls__sgd o = g->o;
     float *restrict weight = g->weight, *restrict momentum = g->momentum;
     const float *restrict gradient = g->gradient;
@@ -31,6 +32,21 @@ LS_INLINE void sgd_pass(const struct sgd_arguments *g, size_t begin, size_t end,
         }
         weight[i] = w - o.rate * d;
     }
+}
+
+/* Whether there is momentum, a first step, and Nesterov's look ahead does not change within a pass:
+ * constant wherever this is inlined, so each case is a loop of its own. */
+LS_INLINE void sgd_pass(const struct sgd_arguments *g, size_t begin, size_t end, bool has_momentum,
+                        bool first, bool nesterov) {
+    size_t i = begin;
+    for (; i + STRIP <= end; i += STRIP) {
+        ls__cpu_ask_ahead(g->weight + i, STRIP);
+        ls__cpu_ask_ahead(g->gradient + i, STRIP);
+        if (has_momentum)
+            ls__cpu_ask_ahead(g->momentum + i, STRIP);
+        sgd_elements(g, i, i + STRIP, has_momentum, first, nesterov);
+    }
+    sgd_elements(g, i, end, has_momentum, first, nesterov);
 }
 
 LS_KERNEL(sgd_body) {
@@ -63,8 +79,7 @@ struct adam_arguments {
     const float *gradient;
 };
 
-LS_KERNEL(adam_body) {
-    const struct adam_arguments *g = arguments;
+LS_INLINE void adam_elements(const struct adam_arguments *g, size_t begin, size_t end) {
     const ls__adam o = g->o;
     float *restrict weight = g->weight, *restrict first = g->first, *restrict second = g->second;
     const float *restrict gradient = g->gradient;
@@ -80,6 +95,19 @@ LS_KERNEL(adam_body) {
         second[i] = v;
         weight[i] = w - step * m / (sqrtf(v) / root + o.epsilon);
     }
+}
+
+LS_KERNEL(adam_body) {
+    const struct adam_arguments *g = arguments;
+    size_t i = begin;
+    for (; i + STRIP <= end; i += STRIP) {
+        ls__cpu_ask_ahead(g->weight + i, STRIP);
+        ls__cpu_ask_ahead(g->gradient + i, STRIP);
+        ls__cpu_ask_ahead(g->first + i, STRIP);
+        ls__cpu_ask_ahead(g->second + i, STRIP);
+        adam_elements(g, i, i + STRIP);
+    }
+    adam_elements(g, i, end);
 }
 
 ls_status ls__cpu_adam(ls_device *device, size_t count, const ls__adam *o, float *weight,
@@ -156,6 +184,7 @@ LS__TARGET_AVX512 static double wide_block_squares(const float *x, float factor,
     __m512d low = _mm512_setzero_pd(), high = low;
     size_t i = 0;
     for (; i + PARTIALS <= count; i += PARTIALS) {
+        ls__cpu_ask_ahead(x + i, PARTIALS);
         __m512 v = _mm512_mul_ps(_mm512_loadu_ps(x + i), _mm512_set1_ps(factor));
         __m512d a = _mm512_cvtps_pd(_mm512_castps512_ps256(v)),
                 b = _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1));

@@ -43,9 +43,11 @@ LS_KERNEL(sum_stripes_body) {
         for (size_t row = 0; row < g->n;) {
             float block[STRIPE] = {0};
             size_t last = ls__min_size(row + ROW_BLOCK, g->n);
-            for (; row < last; row++)
+            for (; row < last; row++) {
+                ls__cpu_ask_ahead(x + row * g->inner, width);
                 for (size_t j = 0; j < width; j++)
                     block[j] += x[row * g->inner + j];
+            }
             for (size_t j = 0; j < width; j++)
                 total[j] += block[j];
         }

@@ -56,15 +56,29 @@ LS__DEFINE_SUM(ls__sum_values, p)
 LS__DEFINE_SUM(ls__sum_products, p *q)
 LS__DEFINE_SUM(ls__sum_squares_about, (p - c) * (p - c))
 
+typedef int32_t ls__i8 __attribute__((vector_size(32), aligned(4), may_alias));
+
+/* Lane by lane, `best` where it is larger than x[0..8), else that. As vectors: compilers leave comparisons of lanes as
+ * scalars. */
+LS_INLINE void ls__keep_larger(ls__v8 *best, const float *x) {
+    ls__v8 value = *(const ls__v8 *)x;
+    ls__i8 keep = *best > value;
+    *best = (ls__v8)(((ls__i8)*best & keep) | ((ls__i8)value & ~keep));
+}
+
 /* The largest value; NaN may be passed over. count >= 1 */
 LS_INLINE float ls__largest(const float *x, size_t count) {
     float lanes[LS__LANES];
-    for (size_t j = 0; j < LS__LANES; j++)
-        lanes[j] = x[0];
+    ls__v8 low = {0}, high;
+    low += x[0];
+    high = low;
     size_t i = 0;
-    for (; i + LS__LANES <= count; i += LS__LANES)
-        for (size_t j = 0; j < LS__LANES; j++)
-            lanes[j] = lanes[j] > x[i + j] ? lanes[j] : x[i + j];
+    for (; i + LS__LANES <= count; i += LS__LANES) {
+        ls__keep_larger(&low, x + i);
+        ls__keep_larger(&high, x + i + 8);
+    }
+    *(ls__v8 *)lanes = low;
+    *(ls__v8 *)(lanes + 8) = high;
     for (; i < count; i++)
         lanes[0] = lanes[0] > x[i] ? lanes[0] : x[i];
     for (size_t j = 1; j < LS__LANES; j++)
