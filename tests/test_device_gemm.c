@@ -48,10 +48,12 @@ struct gemm_case {
     size_t m, n, k, pad; /* pad: elements by which rows are longer than needed */
 };
 
+/* The last two are cut along k: rows of b lie a page apart, then rows of a half a page, a transposed. */
 static const struct gemm_case GEMM_CASES[] = {
-    {1, 1, 1, 0},    {1, 7, 5, 0},     {7, 1, 5, 0},      {5, 7, 1, 0},       {3, 5, 0, 0},
-    {13, 17, 9, 0},  {13, 17, 9, 3},   {64, 64, 64, 0},   {65, 33, 129, 5},   {128, 10, 200, 0},
-    {1, 300, 70, 0}, {300, 1, 700, 1}, {97, 384, 128, 0}, {200, 130, 513, 2},
+    {1, 1, 1, 0},      {1, 7, 5, 0},       {7, 1, 5, 0},       {5, 7, 1, 0},
+    {3, 5, 0, 0},      {13, 17, 9, 0},     {13, 17, 9, 3},     {64, 64, 64, 0},
+    {65, 33, 129, 5},  {128, 10, 200, 0},  {1, 300, 70, 0},    {300, 1, 700, 1},
+    {97, 384, 128, 0}, {200, 130, 513, 2}, {40, 1024, 300, 0}, {16, 512, 2100, 0},
 };
 
 /* Partial sums of k products of numbers below 1 are about sqrt(k) / 3 and are rounded k times, which adds up

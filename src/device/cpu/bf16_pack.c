@@ -103,10 +103,23 @@ LS_INLINE void pack_transposed_end(const float *b, size_t stride, size_t rows, s
                 pair_of(b[j * stride + i], i + 1 < rows ? b[j * stride + i + 1] : 0);
 }
 
+/* Blocks are narrow and their rows far apart, so the processor's own prefetching is of little help. Asks for the block that
+ * lies AHEAD elements further along `rows` rows of b. */
+enum { AHEAD = 2 * BLOCK_N };
+LS_INLINE void ask_for_block(const float *b, size_t stride, size_t rows, size_t columns) {
+    for (size_t r = 0; r < rows; r++)
+        for (size_t j = 0; j < columns; j += 16)
+            __builtin_prefetch((const char *)b + (r * stride + j + AHEAD) * sizeof *b);
+}
+
 LS_INLINE void pack_block(const struct pack_arguments *g, size_t row, size_t column,
                           uint32_t *pairs) {
     size_t k = g->packing.k, n = g->packing.n;
     size_t rows = ls__min_size(BLOCK_K, k - row), columns = ls__min_size(BLOCK_N, n - column);
+    if (g->packing.transposed)
+        ask_for_block(g->b + column * k + row, k, columns, rows);
+    else
+        ask_for_block(g->b + row * n + column, n, rows, columns);
     if (rows < BLOCK_K || columns < BLOCK_N)
         memset(pairs, 0, BLOCK / 2 * sizeof *pairs);
     if (!g->packing.transposed)
@@ -164,8 +177,12 @@ struct narrow_arguments {
 /* Without sums all is one row. */
 LS_KERNEL(narrow_body) {
     const struct narrow_arguments *g = arguments;
-    for (size_t i = begin; i < end; i++)
-        g->y[i] = ls__bf16_of(g->x[i]);
+    for (size_t first = begin; first < end; first += LS__CPU_PIECE) {
+        const size_t last = ls__min_size(first + LS__CPU_PIECE, end);
+        ls__cpu_ask_ahead(g->x + first, last - first);
+        for (size_t i = first; i < last; i++)
+            g->y[i] = ls__bf16_of(g->x[i]);
+    }
 }
 
 /* Items are columns: each is added up from the first row to the last, whatever the cut. */
@@ -176,6 +193,7 @@ LS_KERNEL(narrow_sum_body) {
     for (size_t row = 0; row < g->rows; row++) {
         const float *x = g->x + row * g->columns;
         uint16_t *y = g->y + row * g->columns;
+        ls__cpu_ask_ahead(x + begin, end - begin);
         for (size_t j = begin; j < end; j++) {
             y[j] = ls__bf16_of(x[j]);
             g->sums[j] += x[j];

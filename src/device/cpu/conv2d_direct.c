@@ -14,7 +14,7 @@
 enum { CHANNELS = 16, MOST_KERNEL = 7, MOST_STRIDE = 2, LEAST_SIDE = 7 };
 
 /* oneDNN's first choice forward multiplies blocks as wide as an image's row, which is slow for short ones: 512 to
- * 512 channels, 4 x 4, one core of an Intel Xeon (Granite Rapids), 115 GFLOP/s, its second choice 163; 8 x 8: 194 and 178. */
+ * 512 channels, 4 x 4, one core of an Intel Xeon, 115 GFLOP/s, its second choice 163; 8 x 8: 194 and 178. */
 static const char *choice_to_pass_over(const ls__conv2d *s) {
     return s->out_w < LEAST_SIDE ? "brgconv" : NULL;
 }

@@ -39,7 +39,7 @@ ls_status ls__cpu_require_f32(ls_dtype dtype, const char *kernel);
 
 /* Asks the memory for what lies LS__CPU_AHEAD elements behind [x, x + count), for kernels that stream through more than
  * the caches hold. The processor's own prefetching stops at each page of 4 KiB and leaves one core below what memory
- * can give it. One core of an Intel Xeon (Granite Rapids), beyond the caches: AdamW's pass 26 -> 29 GB/s, the norm's 14 ->
+ * can give it. One core of an Intel Xeon, beyond the caches: AdamW's pass 26 -> 29 GB/s, the norm's 14 ->
  * 17. Behind the end of an array this asks in vain, which is no fault. */
 enum { LS__CPU_AHEAD = 512 };
 LS_INLINE void ls__cpu_ask_ahead(const float *x, size_t count) {

@@ -97,7 +97,7 @@ LS_KERNEL(dropout_body) {
 #if defined(__x86_64__)
 /* The same by eight counters a vector. A 32-bit product is one instruction here, which compilers miss: they
  * multiply all 64 bits, in three. What lies above bit 32 of a word is never looked at. Of cnn's step on an Intel Xeon
- * (Granite Rapids) dropout took 3.4 ms of 41 before, 1.5 after. */
+ * dropout took 3.4 ms of 41 before, 1.5 after. */
 enum { WIDE = RUN / 8 };
 
 LS__TARGET_AVX512 LS_INLINE void wide_philox(const struct dropout_arguments *g, uint64_t counter,

@@ -17,7 +17,7 @@ static void scale_rows(size_t m, size_t n, float beta, float *c, size_t ldc) {
 
 /* How much of k one sgemm should take. It packs columns of a matrix; where the rows lie a multiple of half a page apart
  * they fall into few sets of the caches and push each other out before the packing has used what it got. One core of
- * an Intel Xeon (Granite Rapids), GFLOP/s whole and in such parts: 384 x 1536 from 2048 rows 139 and 159, 1536 x 384 129
+ * an Intel Xeon, GFLOP/s whole and in such parts: 384 x 1536 from 2048 rows 139 and 159, 1536 x 384 129
  * and 160; 64 x 1024 x 1024 119 and 165; 64 x 1024 x 784 134 and 162. Where rows are not so far apart, or there are many of
  * a and few of b, nothing is gained. */
 enum { HALF_PAGE = 2048 / sizeof(float), PAGE = 2 * HALF_PAGE };
