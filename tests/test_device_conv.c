@@ -23,6 +23,8 @@ static const ls__conv2d CONVS[] = {
     {2, 32, 8, 12, 48, 5, 3, 6, 12, 1, 1, false},
     {3, 32, 10, 11, 16, 3, 3, 5, 6, 2, 1, false},
     {2, 16, 4, 4, 64, 3, 3, 4, 4, 1, 1, false},
+    {2, 32, 1, 1, 32, 5, 5, 1, 1, 1, 2,
+     false}, /* rows this short prefer a kernel that is not there for this */
 };
 enum { CONV_COUNT = sizeof CONVS / sizeof *CONVS };
 

@@ -5,9 +5,6 @@
 #include "cli/bench_common.h"
 #include "device/device.h"
 #include <lockstep/random.h>
-#ifdef __GLIBC__
-#include <malloc.h>
-#endif
 
 enum { SIDE = 1024, REPEATS = 5 };
 
@@ -58,14 +55,6 @@ static ls_status measure(ls_device *device, const matrices *m, double *gflops) {
     return LS_OK;
 }
 
-/* What the products left behind in the heap goes back to the system. Else a block of scratch that lay at another place
- * in one process than in another would count as memory of the training that is measured: MiB, by chance. */
-static void give_back(void) {
-#ifdef __GLIBC__
-    malloc_trim(0);
-#endif
-}
-
 ls_status ls__bench_peak(ls_device *device, ls_dtype dtype, double *gflops) {
     matrices m = {0};
     ls_status status = create(device, dtype, &m);
@@ -75,6 +64,5 @@ ls_status ls__bench_peak(ls_device *device, ls_dtype dtype, double *gflops) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i])
             device->table->free(device, all[i]);
-    give_back();
     return status;
 }

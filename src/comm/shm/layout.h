@@ -170,9 +170,6 @@ ls_status ls__shm_wait(ls__shm *shm, const ls__operation *operation,
                        const ls__shm_condition *condition);
 /* Arrives and waits until all ranks have. Orders memory: what a rank wrote before is seen after. */
 ls_status ls__shm_sync(ls__shm *shm, const ls__operation *operation);
-/* The same in two steps: the number of the arrival is what to wait for. At most one arrival ahead. */
-uint32_t ls__shm_arrive(ls__shm *shm);
-ls_status ls__shm_await(ls__shm *shm, const ls__operation *operation, uint32_t number);
 /* Where this rank's next meeting tells its places, value or status: written there at once, in the line that
  * the others read. */
 static inline ls__shm_notice *ls__shm_next_notice(const ls__shm *shm) {

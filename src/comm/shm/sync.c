@@ -245,14 +245,14 @@ static void wake_sleepers(ls__shm_control *control, uint32_t number) {
         ls__shm_ring(&control->all);
 }
 
-uint32_t ls__shm_arrive(ls__shm *shm) {
+static uint32_t arrive(ls__shm *shm) {
     uint32_t number = ++shm->arrivals;
     atomic_store_explicit(&ls__shm_my_slot(shm)->arrival[number & 1].stamp, number,
                           memory_order_release);
     return number;
 }
 
-ls_status ls__shm_await(ls__shm *shm, const ls__operation *operation, uint32_t number) {
+static ls_status await_all(ls__shm *shm, const ls__operation *operation, uint32_t number) {
     ls__shm_condition all = {
         .everyone = shm, .target = number, .bell = &shm->control->all, .peer = -1};
     LS_TRY(ls__shm_wait(shm, operation, &all));
@@ -261,7 +261,7 @@ ls_status ls__shm_await(ls__shm *shm, const ls__operation *operation, uint32_t n
 }
 
 ls_status ls__shm_sync(ls__shm *shm, const ls__operation *operation) {
-    return ls__shm_await(shm, operation, ls__shm_arrive(shm));
+    return await_all(shm, operation, arrive(shm));
 }
 
 /* Arrivals alternate between two lines. A rank writes its arrival k + 2 where k was: it has then passed

@@ -13,10 +13,12 @@
  * with a stride, are faster as products. */
 enum { CHANNELS = 16, MOST_KERNEL = 7, MOST_STRIDE = 2, LEAST_SIDE = 7 };
 
-/* oneDNN's first choice forward multiplies blocks as wide as an image's row, which is slow for short ones: 512 to
- * 512 channels, 4 x 4, one core of an Intel Xeon, 115 GFLOP/s, its second choice 163; 8 x 8: 194 and 178. */
-static const char *choice_to_pass_over(const ls__conv2d *s) {
-    return s->out_w < LEAST_SIDE ? "brgconv" : NULL;
+/* oneDNN's first choice forward multiplies blocks as wide as a row of the result, which is slow for short ones: 512 to
+ * 512 channels, 4 x 4, one core of an Intel Xeon, 115 GFLOP/s, the other 163; 2 x 2: 47 and 165; from 5 x 5 on the first
+ * one wins, 8 x 8: 194 and 178. */
+enum { SHORT_ROW = 4 };
+static const char *preferred(ls__plan_kind kind, const ls__conv2d *s) {
+    return kind == LS__PLAN_CONV_FORWARD && s->out_w <= SHORT_ROW ? "jit:avx512_core" : NULL;
 }
 
 /* Bits of a plan's flags. */
@@ -83,8 +85,8 @@ static ls_status build(ls_device *device, ls__plan *plan, const void *context) {
     ls_status status;
     LS_TRY_OUT(ls__onednn_check(init_layouts(&l, shape), "conv2d"));
     LS_TRY_OUT(ls__convolution_describe(device, pass_of(plan->key.kind), &l, plan->key.flags & BIAS,
-                                        shape->stride, shape->padding, choice_to_pass_over(shape),
-                                        "conv2d", &description));
+                                        shape->stride, shape->padding,
+                                        preferred(plan->key.kind, shape), "conv2d", &description));
     LS_TRY_OUT(ls__plan_set_primitive(device, plan, description));
     LS_TRY_OUT(add_arguments(device, plan, &l, description));
 out:

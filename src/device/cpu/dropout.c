@@ -22,8 +22,7 @@ struct dropout_arguments {
 
 /* ls_random_u32x4 for counters [counter, counter + RUN) at once; word w of the l-th goes to
  * words[4 * l + w]. The tests hold it against the original. Each 64-bit lane of a vector holds one
- * 32-bit word, so that a product is one instruction: compilers do not find it by themselves (0.35
- * against 0.2 elements a nanosecond). */
+ * 32-bit word: 0.35 elements a nanosecond against 0.2 one counter after the other. */
 typedef uint64_t four_lanes __attribute__((vector_size(32), aligned(8), may_alias));
 enum { VECTORS = 4, RUN = 4 * VECTORS };
 

@@ -8,8 +8,8 @@
  * sgemm makes 105 too.
  *
  * Traffic: x is packed once; W is read where it lies, six rows at a time, which stay in the first-level cache for all rows
- * of x while the next six are on their way. Packing those too took a tenth of the time, and more on an Intel Xeon
- *, GFLOP/s with and without: 64 rows, 1024 -> 1024: 128, 152; 784 -> 1024: 129, 138.
+ * of x while the next six are on their way. Packing those too took a tenth of the time on an Intel Xeon,
+ * GFLOP/s with and without: 64 rows, 1024 -> 1024: 128, 152; 784 -> 1024: 129, 138.
  *
  * Bits: element (row, out) is 16 partial sums over i mod 16 by FMA, then added pairwise. It depends neither
  * on the other rows nor on the number of threads. */

@@ -117,7 +117,7 @@ dnnl_status_t ls__convolution_layouts_init(ls__convolution_layouts *layouts, con
 void ls__convolution_layouts_free(ls__convolution_layouts *layouts);
 ls_status ls__convolution_describe(ls_device *device, ls__dnnl_pass pass,
                                    const ls__convolution_layouts *layouts, bool with_bias,
-                                   size_t stride, size_t padding, const char *except,
+                                   size_t stride, size_t padding, const char *prefer,
                                    const char *what, dnnl_primitive_desc_t *description);
 
 #endif

@@ -24,7 +24,7 @@ void ls__convolution_layouts_free(ls__convolution_layouts *l) {
 
 ls_status ls__convolution_describe(ls_device *device, ls__dnnl_pass pass,
                                    const ls__convolution_layouts *l, bool with_bias, size_t stride,
-                                   size_t padding, const char *except, const char *what,
+                                   size_t padding, const char *prefer, const char *what,
                                    dnnl_primitive_desc_t *description) {
     const dnnl_dims_t strides = {(dnnl_dim_t)stride, (dnnl_dim_t)stride};
     const dnnl_dims_t paddings = {(dnnl_dim_t)padding, (dnnl_dim_t)padding};
@@ -34,7 +34,7 @@ ls_status ls__convolution_describe(ls_device *device, ls__dnnl_pass pass,
         status =
             ls__onednn_check(ls__dnnl_convolution(description, ls__onednn_engine(device), pass,
                                                   &l->x, &l->any_w, with_bias ? &l->bias : NULL,
-                                                  &l->y, strides, paddings, except, attributes),
+                                                  &l->y, strides, paddings, prefer, attributes),
                              what);
     if (attributes)
         dnnl_primitive_attr_destroy(attributes);

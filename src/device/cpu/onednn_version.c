@@ -4,12 +4,11 @@
 #include <stddef.h>
 #include <string.h>
 
-static bool is_excepted(const_dnnl_primitive_desc_t description, const char *except) {
+static bool is_preferred(const_dnnl_primitive_desc_t description, const char *prefer) {
     const char *name = NULL;
-    return except &&
-           dnnl_primitive_desc_query(description, dnnl_query_impl_info_str, 0, (void *)&name) ==
-               dnnl_success &&
-           name && strncmp(name, except, strlen(except)) == 0;
+    return !prefer || (dnnl_primitive_desc_query(description, dnnl_query_impl_info_str, 0,
+                                                 (void *)&name) == dnnl_success &&
+                       name && strncmp(name, prefer, strlen(prefer)) == 0);
 }
 
 #if DNNL_VERSION_MAJOR >= 3
@@ -66,14 +65,17 @@ static dnnl_status_t describe(dnnl_primitive_desc_t *description, dnnl_engine_t 
                               ls__dnnl_pass pass, ls__dnnl_layout_ref x, ls__dnnl_layout_ref w,
                               ls__dnnl_layout_ref bias, ls__dnnl_layout_ref y,
                               const dnnl_dims_t strides, const dnnl_dims_t padding,
-                              const char *except, const_dnnl_primitive_attr_t attributes,
+                              const char *prefer, const_dnnl_primitive_attr_t attributes,
                               const_dnnl_primitive_desc_t hint) {
     dnnl_status_t result =
         first_choice(description, engine, pass, x, w, bias, y, strides, padding, attributes, hint);
-    while (result == dnnl_success && is_excepted(*description, except) &&
-           dnnl_primitive_desc_next_impl(*description) == dnnl_success)
-        ;
-    return result;
+    while (result == dnnl_success && !is_preferred(*description, prefer))
+        result = dnnl_primitive_desc_next_impl(*description);
+    if (result != dnnl_last_impl_reached)
+        return result;
+    dnnl_primitive_desc_destroy(*description);
+    return first_choice(description, engine, pass, x, w, bias, y, strides, padding, attributes,
+                        hint);
 }
 
 dnnl_status_t ls__dnnl_matmul(dnnl_primitive_desc_t *description, dnnl_engine_t engine,
@@ -123,30 +125,32 @@ ls__dnnl_layout_ref ls__dnnl_layout_get(const ls__dnnl_layout *layout) {
     return layout ? &layout->description : NULL;
 }
 
+/* dnnl_iterator_ends: there is none that is preferred. */
 static dnnl_status_t choose(dnnl_primitive_desc_t *description, dnnl_engine_t engine,
-                            const_dnnl_op_desc_t op, const char *except,
+                            const_dnnl_op_desc_t op, const char *prefer,
                             const_dnnl_primitive_attr_t attributes,
                             const_dnnl_primitive_desc_t hint) {
     dnnl_primitive_desc_iterator_t choices = NULL;
     dnnl_status_t result =
         dnnl_primitive_desc_iterator_create(&choices, op, attributes, engine, hint);
-    if (result != dnnl_success)
-        return result;
-    *description = dnnl_primitive_desc_iterator_fetch(choices);
-    while (is_excepted(*description, except) &&
-           dnnl_primitive_desc_iterator_next(choices) == dnnl_success) {
-        dnnl_primitive_desc_destroy(*description);
+    while (result == dnnl_success) {
         *description = dnnl_primitive_desc_iterator_fetch(choices);
+        if (!*description || is_preferred(*description, prefer))
+            break;
+        dnnl_primitive_desc_destroy(*description);
+        *description = NULL;
+        result = dnnl_primitive_desc_iterator_next(choices);
     }
-    dnnl_primitive_desc_iterator_destroy(choices);
-    return *description ? dnnl_success : dnnl_out_of_memory;
+    if (choices)
+        dnnl_primitive_desc_iterator_destroy(choices);
+    return result == dnnl_success && !*description ? dnnl_out_of_memory : result;
 }
 
 static dnnl_status_t describe(dnnl_primitive_desc_t *description, dnnl_engine_t engine,
                               ls__dnnl_pass pass, ls__dnnl_layout_ref x, ls__dnnl_layout_ref w,
                               ls__dnnl_layout_ref bias, ls__dnnl_layout_ref y,
                               const dnnl_dims_t strides, const dnnl_dims_t padding,
-                              const char *except, const_dnnl_primitive_attr_t attributes,
+                              const char *prefer, const_dnnl_primitive_attr_t attributes,
                               const_dnnl_primitive_desc_t hint) {
     const dnnl_alg_kind_t direct = dnnl_convolution_direct;
     dnnl_convolution_desc_t op;
@@ -160,8 +164,11 @@ static dnnl_status_t describe(dnnl_primitive_desc_t *description, dnnl_engine_t 
     else
         result = dnnl_convolution_forward_desc_init(&op, dnnl_forward_training, direct, x, w, bias,
                                                     y, strides, padding, padding);
-    return result == dnnl_success ? choose(description, engine, &op, except, attributes, hint)
-                                  : result;
+    if (result != dnnl_success)
+        return result;
+    result = choose(description, engine, &op, prefer, attributes, hint);
+    return result == dnnl_iterator_ends ? choose(description, engine, &op, NULL, attributes, hint)
+                                        : result;
 }
 
 dnnl_status_t ls__dnnl_matmul(dnnl_primitive_desc_t *description, dnnl_engine_t engine,
@@ -199,18 +206,18 @@ dnnl_status_t ls__dnnl_convolution(dnnl_primitive_desc_t *description, dnnl_engi
                                    ls__dnnl_pass pass, const ls__dnnl_layout *x,
                                    const ls__dnnl_layout *w, const ls__dnnl_layout *bias,
                                    const ls__dnnl_layout *y, const dnnl_dims_t strides,
-                                   const dnnl_dims_t padding, const char *except,
+                                   const dnnl_dims_t padding, const char *prefer,
                                    const_dnnl_primitive_attr_t attributes) {
     ls__dnnl_layout_ref rx = ls__dnnl_layout_get(x), rw = ls__dnnl_layout_get(w),
                         rbias = ls__dnnl_layout_get(bias), ry = ls__dnnl_layout_get(y);
     if (pass == LS__DNNL_FORWARD)
-        return describe(description, engine, pass, rx, rw, rbias, ry, strides, padding, except,
+        return describe(description, engine, pass, rx, rw, rbias, ry, strides, padding, prefer,
                         attributes, NULL);
     dnnl_primitive_desc_t hint = NULL;
     dnnl_status_t result = describe(&hint, engine, LS__DNNL_FORWARD, rx, rw, rbias, ry, strides,
                                     padding, NULL, attributes, NULL);
     if (result == dnnl_success)
-        result = describe(description, engine, pass, rx, rw, rbias, ry, strides, padding, except,
+        result = describe(description, engine, pass, rx, rw, rbias, ry, strides, padding, prefer,
                           attributes, hint);
     if (hint)
         dnnl_primitive_desc_destroy(hint);

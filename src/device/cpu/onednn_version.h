@@ -37,13 +37,13 @@ typedef enum ls__dnnl_pass {
 } ls__dnnl_pass;
 
 /* A convolution of two spatial dimensions, without dilation, padding equal at both ends. bias NULL:
- * none. Gradients have the layouts of what they are gradients of. The library's implementations whose name begins
- * with `except` are passed over; NULL: its first choice. */
+ * none. Gradients have the layouts of what they are gradients of. Of the library's implementations the
+ * one whose name begins with `prefer`; its first choice where there is none, or for NULL. */
 dnnl_status_t ls__dnnl_convolution(dnnl_primitive_desc_t *description, dnnl_engine_t engine,
                                    ls__dnnl_pass pass, const ls__dnnl_layout *x,
                                    const ls__dnnl_layout *w, const ls__dnnl_layout *bias,
                                    const ls__dnnl_layout *y, const dnnl_dims_t strides,
-                                   const dnnl_dims_t padding, const char *except,
+                                   const dnnl_dims_t padding, const char *prefer,
                                    const_dnnl_primitive_attr_t attributes);
 
 /* c = a b + bias, of matrices; bias NULL: none. */

@@ -84,7 +84,7 @@ LS_KERNEL(max_body) {
         float *y = g->y + o * s->channels;
         int32_t *where = g->where + o * s->channels;
         window w = window_of(s, o / s->out_w % s->out_h, o % s->out_w);
-        for (size_t iy = w.top; iy < w.bottom; iy++)
+        for (size_t iy = w.top; iy < w.bottom && w.left < w.right; iy++)
             ls__cpu_ask_ahead(x + (iy * s->in_w + w.left) * s->channels,
                               (w.right - w.left) * s->channels);
         size_t c = 0;
