@@ -23,8 +23,9 @@ static const ls__conv2d CONVS[] = {
     {2, 32, 8, 12, 48, 5, 3, 6, 12, 1, 1, false},
     {3, 32, 10, 11, 16, 3, 3, 5, 6, 2, 1, false},
     {2, 16, 4, 4, 64, 3, 3, 4, 4, 1, 1, false},
-    {2, 32, 1, 1, 32, 5, 5, 1, 1, 1, 2,
-     false}, /* rows this short prefer a kernel that is not there for this */
+    /* short rows and many weights: oneDNN's older kernel, and where it has none */
+    {1, 256, 4, 4, 256, 3, 3, 4, 4, 1, 1, false},
+    {2, 256, 1, 1, 128, 5, 5, 1, 1, 1, 2, false},
 };
 enum { CONV_COUNT = sizeof CONVS / sizeof *CONVS };
 

@@ -13,12 +13,15 @@
  * with a stride, are faster as products. */
 enum { CHANNELS = 16, MOST_KERNEL = 7, MOST_STRIDE = 2, LEAST_SIDE = 7 };
 
-/* oneDNN's first choice forward multiplies blocks as wide as a row of the result, which is slow for short ones: 512 to
- * 512 channels, 4 x 4, one core of an Intel Xeon, 115 GFLOP/s, the other 163; 2 x 2: 47 and 165; from 5 x 5 on the first
- * one wins, 8 x 8: 194 and 178. */
-enum { SHORT_ROW = 4 };
+/* oneDNN's first choice forward multiplies blocks as wide as a row of the result and reads all weights for each: slow
+ * where rows are short and the weights are more than a second-level cache of 2 MiB. One core of an Intel Xeon, GFLOP/s of
+ * it and of the older kernel, 4 x 4: 128 to 128 channels 218 and 185, 256: 146 and 178, 512: 116 and 174; 2 x 2, 256: 72 and
+ * 168. From 5 x 5 on the first one wins. */
+enum { SHORT_ROW = 4, MANY_WEIGHTS = 1 << 19 };
 static const char *preferred(ls__plan_kind kind, const ls__conv2d *s) {
-    return kind == LS__PLAN_CONV_FORWARD && s->out_w <= SHORT_ROW ? "jit:avx512_core" : NULL;
+    size_t weights = s->in_channels * s->out_channels * s->kernel_h * s->kernel_w;
+    bool slow = s->out_w <= SHORT_ROW && weights > MANY_WEIGHTS;
+    return kind == LS__PLAN_CONV_FORWARD && slow ? "jit:avx512_core" : NULL;
 }
 
 /* Bits of a plan's flags. */

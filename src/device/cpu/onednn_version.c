@@ -11,6 +11,14 @@ static bool is_preferred(const_dnnl_primitive_desc_t description, const char *pr
                        name && strncmp(name, prefer, strlen(prefer)) == 0);
 }
 
+/* What is asked of the library, whichever pass. */
+typedef struct convolution {
+    dnnl_engine_t engine;
+    ls__dnnl_layout_ref x, w, bias, y;
+    const dnnl_dim_t *strides, *padding;
+    const_dnnl_primitive_attr_t attributes;
+} convolution;
+
 #if DNNL_VERSION_MAJOR >= 3
 
 dnnl_status_t ls__dnnl_layout_by_tag(ls__dnnl_layout *layout, int dims, const dnnl_dims_t shape,
@@ -40,42 +48,33 @@ ls__dnnl_layout_ref ls__dnnl_layout_get(const ls__dnnl_layout *layout) {
 }
 
 /* `hint` is the forward pass, which backward ones are described with. */
-static dnnl_status_t first_choice(dnnl_primitive_desc_t *description, dnnl_engine_t engine,
-                                  ls__dnnl_pass pass, ls__dnnl_layout_ref x, ls__dnnl_layout_ref w,
-                                  ls__dnnl_layout_ref bias, ls__dnnl_layout_ref y,
-                                  const dnnl_dims_t strides, const dnnl_dims_t padding,
-                                  const_dnnl_primitive_attr_t attributes,
-                                  const_dnnl_primitive_desc_t hint) {
+static dnnl_status_t first_choice(dnnl_primitive_desc_t *description, const convolution *c,
+                                  ls__dnnl_pass pass, const_dnnl_primitive_desc_t hint) {
     const dnnl_dims_t dilation = {0, 0};
     const dnnl_alg_kind_t direct = dnnl_convolution_direct;
     if (pass == LS__DNNL_BACKWARD_INPUT)
         return dnnl_convolution_backward_data_primitive_desc_create(
-            description, engine, direct, x, w, y, strides, dilation, padding, padding, hint,
-            attributes);
+            description, c->engine, direct, c->x, c->w, c->y, c->strides, dilation, c->padding,
+            c->padding, hint, c->attributes);
     if (pass == LS__DNNL_BACKWARD_WEIGHTS)
         return dnnl_convolution_backward_weights_primitive_desc_create(
-            description, engine, direct, x, w, bias, y, strides, dilation, padding, padding, hint,
-            attributes);
+            description, c->engine, direct, c->x, c->w, c->bias, c->y, c->strides, dilation,
+            c->padding, c->padding, hint, c->attributes);
     return dnnl_convolution_forward_primitive_desc_create(
-        description, engine, dnnl_forward_training, direct, x, w, bias, y, strides, dilation,
-        padding, padding, attributes);
+        description, c->engine, dnnl_forward_training, direct, c->x, c->w, c->bias, c->y,
+        c->strides, dilation, c->padding, c->padding, c->attributes);
 }
 
-static dnnl_status_t describe(dnnl_primitive_desc_t *description, dnnl_engine_t engine,
-                              ls__dnnl_pass pass, ls__dnnl_layout_ref x, ls__dnnl_layout_ref w,
-                              ls__dnnl_layout_ref bias, ls__dnnl_layout_ref y,
-                              const dnnl_dims_t strides, const dnnl_dims_t padding,
-                              const char *prefer, const_dnnl_primitive_attr_t attributes,
+static dnnl_status_t describe(dnnl_primitive_desc_t *description, const convolution *c,
+                              ls__dnnl_pass pass, const char *prefer,
                               const_dnnl_primitive_desc_t hint) {
-    dnnl_status_t result =
-        first_choice(description, engine, pass, x, w, bias, y, strides, padding, attributes, hint);
+    dnnl_status_t result = first_choice(description, c, pass, hint);
     while (result == dnnl_success && !is_preferred(*description, prefer))
         result = dnnl_primitive_desc_next_impl(*description);
     if (result != dnnl_last_impl_reached)
         return result;
     dnnl_primitive_desc_destroy(*description);
-    return first_choice(description, engine, pass, x, w, bias, y, strides, padding, attributes,
-                        hint);
+    return first_choice(description, c, pass, hint);
 }
 
 dnnl_status_t ls__dnnl_matmul(dnnl_primitive_desc_t *description, dnnl_engine_t engine,
@@ -126,13 +125,12 @@ ls__dnnl_layout_ref ls__dnnl_layout_get(const ls__dnnl_layout *layout) {
 }
 
 /* dnnl_iterator_ends: there is none that is preferred. */
-static dnnl_status_t choose(dnnl_primitive_desc_t *description, dnnl_engine_t engine,
+static dnnl_status_t choose(dnnl_primitive_desc_t *description, const convolution *c,
                             const_dnnl_op_desc_t op, const char *prefer,
-                            const_dnnl_primitive_attr_t attributes,
                             const_dnnl_primitive_desc_t hint) {
     dnnl_primitive_desc_iterator_t choices = NULL;
     dnnl_status_t result =
-        dnnl_primitive_desc_iterator_create(&choices, op, attributes, engine, hint);
+        dnnl_primitive_desc_iterator_create(&choices, op, c->attributes, c->engine, hint);
     while (result == dnnl_success) {
         *description = dnnl_primitive_desc_iterator_fetch(choices);
         if (!*description || is_preferred(*description, prefer))
@@ -146,29 +144,26 @@ static dnnl_status_t choose(dnnl_primitive_desc_t *description, dnnl_engine_t en
     return result == dnnl_success && !*description ? dnnl_out_of_memory : result;
 }
 
-static dnnl_status_t describe(dnnl_primitive_desc_t *description, dnnl_engine_t engine,
-                              ls__dnnl_pass pass, ls__dnnl_layout_ref x, ls__dnnl_layout_ref w,
-                              ls__dnnl_layout_ref bias, ls__dnnl_layout_ref y,
-                              const dnnl_dims_t strides, const dnnl_dims_t padding,
-                              const char *prefer, const_dnnl_primitive_attr_t attributes,
+static dnnl_status_t describe(dnnl_primitive_desc_t *description, const convolution *c,
+                              ls__dnnl_pass pass, const char *prefer,
                               const_dnnl_primitive_desc_t hint) {
     const dnnl_alg_kind_t direct = dnnl_convolution_direct;
     dnnl_convolution_desc_t op;
     dnnl_status_t result;
     if (pass == LS__DNNL_BACKWARD_INPUT)
-        result = dnnl_convolution_backward_data_desc_init(&op, direct, x, w, y, strides, padding,
-                                                          padding);
+        result = dnnl_convolution_backward_data_desc_init(&op, direct, c->x, c->w, c->y, c->strides,
+                                                          c->padding, c->padding);
     else if (pass == LS__DNNL_BACKWARD_WEIGHTS)
-        result = dnnl_convolution_backward_weights_desc_init(&op, direct, x, w, bias, y, strides,
-                                                             padding, padding);
+        result = dnnl_convolution_backward_weights_desc_init(&op, direct, c->x, c->w, c->bias, c->y,
+                                                             c->strides, c->padding, c->padding);
     else
-        result = dnnl_convolution_forward_desc_init(&op, dnnl_forward_training, direct, x, w, bias,
-                                                    y, strides, padding, padding);
+        result =
+            dnnl_convolution_forward_desc_init(&op, dnnl_forward_training, direct, c->x, c->w,
+                                               c->bias, c->y, c->strides, c->padding, c->padding);
     if (result != dnnl_success)
         return result;
-    result = choose(description, engine, &op, prefer, attributes, hint);
-    return result == dnnl_iterator_ends ? choose(description, engine, &op, NULL, attributes, hint)
-                                        : result;
+    result = choose(description, c, &op, prefer, hint);
+    return result == dnnl_iterator_ends ? choose(description, c, &op, NULL, hint) : result;
 }
 
 dnnl_status_t ls__dnnl_matmul(dnnl_primitive_desc_t *description, dnnl_engine_t engine,
@@ -208,17 +203,20 @@ dnnl_status_t ls__dnnl_convolution(dnnl_primitive_desc_t *description, dnnl_engi
                                    const ls__dnnl_layout *y, const dnnl_dims_t strides,
                                    const dnnl_dims_t padding, const char *prefer,
                                    const_dnnl_primitive_attr_t attributes) {
-    ls__dnnl_layout_ref rx = ls__dnnl_layout_get(x), rw = ls__dnnl_layout_get(w),
-                        rbias = ls__dnnl_layout_get(bias), ry = ls__dnnl_layout_get(y);
+    const convolution c = {.engine = engine,
+                           .x = ls__dnnl_layout_get(x),
+                           .w = ls__dnnl_layout_get(w),
+                           .bias = ls__dnnl_layout_get(bias),
+                           .y = ls__dnnl_layout_get(y),
+                           .strides = strides,
+                           .padding = padding,
+                           .attributes = attributes};
     if (pass == LS__DNNL_FORWARD)
-        return describe(description, engine, pass, rx, rw, rbias, ry, strides, padding, prefer,
-                        attributes, NULL);
+        return describe(description, &c, pass, prefer, NULL);
     dnnl_primitive_desc_t hint = NULL;
-    dnnl_status_t result = describe(&hint, engine, LS__DNNL_FORWARD, rx, rw, rbias, ry, strides,
-                                    padding, NULL, attributes, NULL);
+    dnnl_status_t result = describe(&hint, &c, LS__DNNL_FORWARD, NULL, NULL);
     if (result == dnnl_success)
-        result = describe(description, engine, pass, rx, rw, rbias, ry, strides, padding, prefer,
-                          attributes, hint);
+        result = describe(description, &c, pass, prefer, hint);
     if (hint)
         dnnl_primitive_desc_destroy(hint);
     return result;
