@@ -146,6 +146,44 @@ static void test_leaving(void **state) {
         assert_int_equal(ranks_run(4, "tcp", leave_in_peace, NULL), 0);
 }
 
+/* --- words that get stuck ------------------------------------------------------------------------- */
+
+/* Rank 0 reads no data of rank 2 before rank 1 arrives, so what rank 2 has to say when its patience ends cannot reach
+ * rank 0 behind them; and then rank 2's process is gone, and its connections are reset. */
+static void stuck(int rank, ls_job *job, void *context) {
+    const bool finishes = context != NULL;
+    const size_t count = 4000000;
+    float *buffer = calloc(2 * 3 * count, sizeof *buffer);
+    CHECK(buffer);
+    CHECK_OK(ls_barrier(ls_job_world(job)));
+    if (rank == 1)
+        usleep(2500000);
+    if (rank == 2)
+        CHECK_OK(ls_group_set_timeout(ls_job_world(job), 0.5));
+    ls_status status = ls_all_to_all(ls_job_world(job), buffer, buffer + 3 * count, count, LS_F32);
+    ranks_note(status);
+    free(buffer);
+    if (rank == 2 && !finishes)
+        _exit(0);
+}
+
+static void test_stuck_words(void **state) {
+    (void)state;
+    for (int finishes = 0; finishes < 2; finishes++) {
+        ranks r = {.size = 3, .transport = "tcp", .body = stuck};
+        r.context = finishes ? &r : NULL;
+        ranks_start(&r);
+        assert_int_equal(ranks_wait(&r), 0);
+        const ranks_report *report = r.report;
+        assert_int_equal(report[2].status, LS_ERR_TIMEOUT);
+        assert_int_equal(report[0].status, LS_ERR_PEER);
+        if (!strstr(report[0].text, "rank 2 gave up") || !strstr(report[0].text, "timed out") ||
+            !strstr(report[0].text, "rank 1 (host "))
+            fail_msg("%s", report[0].text);
+        ranks_free(&r);
+    }
+}
+
 /* --- abort ------------------------------------------------------------------------------------- */
 
 static void *abort_later(void *argument) {
@@ -202,6 +240,7 @@ int main(void) {
         cmocka_unit_test(test_stopped),
         cmocka_unit_test(test_all_missing_are_named),
         cmocka_unit_test(test_leaving),
+        cmocka_unit_test(test_stuck_words),
         cmocka_unit_test(test_abort),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -24,7 +24,9 @@ for line in lines[1:]:
     for key in "compute_ms", "transfer_ms", "hidden_ms", "exposed_ms", "late_ms", "last_rank":
         assert len(t[key]) == 3, key
     for r in range(3):
-        assert t["compute_ms"][r] > 0 and t["transfer_ms"][r] > 0 and t["exposed_ms"][r] > 0, t
+        assert t["compute_ms"][r] > 0 and t["transfer_ms"][r] > 0, t
+        # one that was held up finds all of its sums there
+        assert t["exposed_ms"][r] > 0 or progress == "thread" and t["exposed_ms"][r] == 0, t
         assert -0.01 <= t["hidden_ms"][r] <= t["transfer_ms"][r] + 0.01, t
         assert progress == "thread" or t["hidden_ms"][r] == 0 and t["last_rank"][r] == -1, t
         assert -1 <= t["last_rank"][r] < 3, t

@@ -252,6 +252,10 @@ bool ls__heartbeat_stopped(ls__heartbeat *h, int rank, char *text, size_t bytes)
     return true;
 }
 
+bool ls__heartbeat_hears(ls__heartbeat *h, int rank) {
+    return pulse_of(h, rank).seen;
+}
+
 void ls__heartbeat_phase(ls__heartbeat *h, int rank, char *text, size_t bytes) {
     ls__pulse pulse = pulse_of(h, rank);
     text[0] = '\0';

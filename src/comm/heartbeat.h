@@ -61,6 +61,8 @@ void ls__heartbeat_set_phase(ls__heartbeat *heartbeat, const char *phase, double
 /* Whether `rank` of the world has stopped; then `text` gets "has stopped: no heartbeat for 10.2 s ...". Any
  * thread. */
 bool ls__heartbeat_stopped(ls__heartbeat *heartbeat, int rank, char *text, size_t bytes);
+/* Whether more can come from `rank`: it has beaten, and nothing says that it left or died. */
+bool ls__heartbeat_hears(ls__heartbeat *heartbeat, int rank);
 /* ", in phase 'evaluation'" or "" */
 void ls__heartbeat_phase(ls__heartbeat *heartbeat, int rank, char *text, size_t bytes);
 /* This rank gave up an operation of `group`: those who wait in it are told, past any data that is under way. */

@@ -63,12 +63,8 @@ static ls_status timed_out(const ls__tcp *tcp, const ls__operation *operation) {
 static ls_status look_at_heartbeats(ls__tcp *tcp, const ls__operation *operation) {
     char how[300], list[200];
     ls__failure failure;
-    if (ls__heartbeat_failure(tcp->mesh.base.heartbeat, operation->header.group, &failure)) {
-        snprintf(tcp->heard, sizeof tcp->heard, "%s", failure.text);
-        return ls__operation_fail(failure.status == LS_ERR_MISMATCH ? LS_ERR_MISMATCH : LS_ERR_PEER,
-                                  operation, ls__own_name(&tcp->mesh.base), "rank %d gave up: %s",
-                                  failure.rank, failure.text);
-    }
+    if (ls__heartbeat_failure(tcp->mesh.base.heartbeat, operation->header.group, &failure))
+        return ls__tcp_gave_up(tcp, operation, &failure);
     for (int rank = 0; rank < tcp->mesh.base.size; rank++) {
         const ls__tcp_peer *peer = tcp->peer[rank];
         if (!is_waiting(tcp, peer) ||

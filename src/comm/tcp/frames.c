@@ -7,6 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+enum { HEAR_MS = 200 };
 
 /* Between the header and the last byte of what is received. */
 static bool in_data(const ls__tcp_peer *peer) {
@@ -36,9 +39,36 @@ static ls_status peer_error(const ls__tcp *tcp, const ls__operation *operation,
         ls__name_of(&tcp->mesh.base, peer->rank), peer->host, (long long)peer->pid, what);
 }
 
-static ls_status closed(const ls__tcp *tcp, const ls__operation *operation,
-                        const ls__tcp_peer *peer, int error) {
+ls_status ls__tcp_gave_up(ls__tcp *tcp, const ls__operation *operation,
+                          const ls__failure *failure) {
+    snprintf(tcp->heard, sizeof tcp->heard, "%s", failure->text);
+    return ls__operation_fail(failure->status == LS_ERR_MISMATCH ? LS_ERR_MISMATCH : LS_ERR_PEER,
+                              operation, ls__own_name(&tcp->mesh.base), "rank %d gave up: %s",
+                              failure->rank, failure->text);
+}
+
+/* A rank that gives up and ends may leave its goodbye unsent, behind data that nobody reads any more. What it told
+ * over the heartbeat's connections is on its way then, and names who is really to blame. */
+static bool was_told(const ls__tcp *tcp, const ls__operation *operation, const ls__tcp_peer *peer,
+                     ls__failure *failure) {
+    ls__heartbeat *heartbeat = tcp->mesh.base.heartbeat;
+    const uint64_t until = ls__now_ns() + HEAR_MS * UINT64_C(1000000);
+    for (;;) {
+        const bool more = ls__heartbeat_hears(heartbeat, ls__name_of(&tcp->mesh.base, peer->rank));
+        if (ls__heartbeat_failure(heartbeat, operation->header.group, failure))
+            return true;
+        if (!more || ls__now_ns() >= until)
+            return false;
+        usleep(1000);
+    }
+}
+
+static ls_status closed(ls__tcp *tcp, const ls__operation *operation, const ls__tcp_peer *peer,
+                        int error) {
     char text[128], what[400], list[200];
+    ls__failure failure;
+    if (was_told(tcp, operation, peer, &failure))
+        return ls__tcp_gave_up(tcp, operation, &failure);
     ls__tcp_list_missing(tcp, list, sizeof list);
     if (error == ECONNRESET || error == EPIPE)
         snprintf(what, sizeof what,

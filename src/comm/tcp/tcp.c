@@ -2,11 +2,15 @@
 #include "comm/tcp/tcp.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
+
+enum { LINGER_MS = 200 };
 
 static ls_status dispatch(ls__tcp *tcp, ls__operation *operation) {
     switch (ls__operation_step(operation)) {
@@ -137,11 +141,38 @@ static void free_all(ls__tcp *tcp) {
     free(tcp);
 }
 
+/* Bytes that the peer's machine has not taken yet; 0 also when it takes none any more. */
+static int unsent_bytes(const ls__tcp_peer *peer) {
+    struct pollfd look = {.fd = peer->fd};
+    int bytes = 0;
+    bool over = peer->fd < 0 || poll(&look, 1, 0) != 0 || ioctl(peer->fd, SIOCOUTQ, &bytes) != 0;
+    return over ? 0 : bytes;
+}
+
+/* After a failure peers may still send, or read nothing for a moment: a close in the middle of that would be a reset,
+ * and this rank's reason would be lost with what is behind it. */
+static void linger(const ls__tcp *tcp) {
+    const uint64_t until = ls__now_ns() + LINGER_MS * UINT64_C(1000000);
+    for (bool busy = true; busy && ls__now_ns() < until;) {
+        busy = false;
+        for (int rank = 0; rank < tcp->mesh.base.size; rank++) {
+            if (unsent_bytes(tcp->peer[rank]) == 0)
+                continue;
+            drain(tcp->peer[rank]->fd);
+            busy = true;
+        }
+        if (busy)
+            usleep(1000);
+    }
+}
+
 static void close_tcp(ls__transport *transport) {
     ls__tcp *tcp = (ls__tcp *)transport;
     pthread_mutex_lock(&tcp->lock);
     ls__tcp_goodbye(tcp, LS_OK, "");
     pthread_mutex_unlock(&tcp->lock);
+    if (atomic_load(&tcp->aborted))
+        linger(tcp);
     free_all(tcp);
 }
 

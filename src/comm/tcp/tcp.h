@@ -380,6 +380,8 @@ ls_status ls__tcp_read_peer(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer
 bool ls__tcp_wants(const ls__tcp *tcp, const ls__tcp_peer *peer);
 /* Nothing is wanted from `peer` any more, but it has something: does it give up? */
 ls_status ls__tcp_watch(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer *peer);
+/* Another rank has told, past its data, that it gave this operation up: this rank's error. */
+ls_status ls__tcp_gave_up(ls__tcp *tcp, const ls__operation *operation, const ls__failure *failure);
 /* `peer` takes no more data: why? Its last frames may tell. Always an error. */
 ls_status ls__tcp_last_words(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer *peer);
 /* Asks for the payload of an offer that is the message awaited. */
