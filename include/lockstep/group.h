@@ -187,9 +187,7 @@ typedef struct ls_work_times {
     uint64_t begin_ns;  /* this rank arrived */
     uint64_t ready_ns;  /* all ranks had arrived: up to here it was waiting */
     uint64_t end_ns;    /* done: from ready to here it was work */
-    /* The rank that arrived last; -1 where the transport cannot tell. Over several machines with several ranks
-     * each, only ranks of the machine that came last can tell, the others have -1. */
-    int last_rank;
+    int last_rank;      /* the rank that arrived last; -1 where the transport cannot tell */
 } ls_work_times;
 
 /* Waits for the operation and frees the handle. `times` may be NULL. */

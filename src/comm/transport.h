@@ -46,9 +46,21 @@ typedef struct ls__header {
     uint32_t root;     /* of one with a root; send: to */
     uint32_t counts;   /* uneven forms: hash of all counts, never 0; else 0 */
     double weight;     /* this rank's weight; not compared */
+    uint32_t
+        last; /* of those it speaks for, who came last: its number + 1, 0: its sender; not compared */
+    uint32_t reserved;
 } ls__header;
 
 enum { LS__HEADER_MAGIC = 0x314b534c /* "LSK1" */, LS__OP_WEIGHTED = 0x80 };
+
+enum { LS__LAST_UNKNOWN = INT32_MAX };
+
+/* When this header is the last to arrive: the rank for ls_work_times.last_rank. */
+static inline int ls__header_last(const ls__header *header, int sender) {
+    if (header->last == LS__LAST_UNKNOWN)
+        return -1;
+    return header->last ? (int)header->last - 1 : sender;
+}
 
 /* What messages say about the group of an operation. */
 typedef struct ls__group_label {

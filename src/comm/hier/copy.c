@@ -15,6 +15,7 @@ enum { BROADCAST_BYTES = 1 << 20 };
 
 /* Waits for what goes between machines as one step. */
 static ls_status run_between(ls__hier *hier, ls__operation *step) {
+    step->header.last = ls__hier_last(hier);
     return ls__hier_wire_wait(&hier->wire[0], ls__hier_wire_start(&hier->wire[0], step, true),
                               &step->times);
 }

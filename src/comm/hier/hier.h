@@ -138,6 +138,8 @@ static inline bool ls__hier_is_narrow(ls_dtype dtype) {
 }
 ls__operation ls__hier_step(const ls__operation *operation, ls__kind step);
 ls_status ls__hier_run_local(ls__hier *hier, ls__operation *step);
+/* For the header of a step between machines. */
+uint32_t ls__hier_last(const ls__hier *hier);
 /* Of the operation's first step between machines: when all had arrived, and who was last. */
 void ls__hier_note_times(ls__hier *hier, ls__operation *operation, const ls_work_times *times);
 /* Compares headers of all ranks: for operations that go the flat way, where no one would look here. */

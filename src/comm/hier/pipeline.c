@@ -18,19 +18,24 @@ ls_status ls__hier_run_local(ls__hier *hier, ls__operation *step) {
 }
 
 void ls__hier_launch(ls__hier *hier, ls__hier_slot *slot, const ls__operation *step) {
-    slot->ticket = ls__hier_wire_start(&hier->wire[slot->stream], step, slot->alone);
+    ls__operation between = *step;
+    between.header.last = ls__hier_last(hier);
+    slot->ticket = ls__hier_wire_start(&hier->wire[slot->stream], &between, slot->alone);
 }
 
-/* Which rank of another machine was its last, only that machine knows. */
+/* Which rank of another machine was its last, only that machine knows: it tells the others in its headers. */
+uint32_t ls__hier_last(const ls__hier *hier) {
+    const int index = hier->map.local == 1 ? 0 : hier->last_here;
+    return index < 0 ? LS__LAST_UNKNOWN
+                     : 1 + (uint32_t)ls__hier_rank_of(hier, hier->map.here, index);
+}
+
 void ls__hier_note_times(ls__hier *hier, ls__operation *operation, const ls_work_times *times) {
-    if (hier->met || times->last_rank < 0)
+    if (hier->met || !times->ready_ns)
         return;
     hier->met = true;
     operation->times.ready_ns = times->ready_ns;
-    int index = hier->map.local == 1 ? 0 : -1;
-    if (times->last_rank == hier->map.here)
-        index = hier->last_here;
-    operation->times.last_rank = index < 0 ? -1 : ls__hier_rank_of(hier, times->last_rank, index);
+    operation->times.last_rank = times->last_rank < hier->base.size ? times->last_rank : -1;
 }
 
 /* What was started for the chunk has come back: goes on with it. */

@@ -97,7 +97,8 @@ static ls_status take_header(ls__mpi *mpi, ls__operation *op, ls__mpi_peer *peer
     peer->awaited = false;
     if (++mpi->arrived == mpi->expected) {
         op->times.ready_ns = ls__now_ns();
-        op->times.last_rank = mpi->has_waited ? peer->rank : mpi->mesh.base.rank;
+        op->times.last_rank = mpi->has_waited ? ls__header_last(theirs, peer->rank)
+                                              : ls__header_last(&op->header, mpi->mesh.base.rank);
     }
     return LS_OK;
 }

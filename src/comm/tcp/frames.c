@@ -169,11 +169,12 @@ static ls_status take_early(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer
 
 /* --- frames that are here as a whole, or whose header is --- */
 
-static void arrive(ls__tcp *tcp, ls__operation *operation, const ls__tcp_peer *peer, int wanted) {
+static void arrive(ls__tcp *tcp, ls__operation *operation, int last, int wanted) {
     if (++tcp->arrived < wanted)
         return;
     operation->times.ready_ns = ls__now_ns();
-    operation->times.last_rank = tcp->has_waited ? peer->rank : tcp->mesh.base.rank;
+    operation->times.last_rank =
+        tcp->has_waited ? last : ls__header_last(&operation->header, tcp->mesh.base.rank);
 }
 
 static ls_status take_begin(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer *peer) {
@@ -190,7 +191,7 @@ static ls_status take_begin(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer
         return garbled(tcp, operation, peer);
     peer->base.weight = theirs.weight;
     peer->expect = LS__TCP_EXPECT_DATA;
-    arrive(tcp, operation, peer, tcp->mesh.base.size - 1);
+    arrive(tcp, operation, ls__header_last(&theirs, peer->rank), tcp->mesh.base.size - 1);
     return LS_OK;
 }
 
@@ -207,7 +208,7 @@ static ls_status take_send(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer 
         return garbled(tcp, operation, peer);
     peer->frame.type = LS__TCP_DATA; /* what is left of the frame is payload */
     peer->expect = LS__TCP_EXPECT_DATA;
-    arrive(tcp, operation, peer, 1);
+    arrive(tcp, operation, peer->rank, 1);
     return LS_OK;
 }
 
@@ -251,7 +252,7 @@ static ls_status take_offer(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer
     if (peer->expect != LS__TCP_EXPECT_MESSAGE)
         return garbled(tcp, operation, peer);
     ls__tcp_accept(peer, &theirs);
-    arrive(tcp, operation, peer, 1);
+    arrive(tcp, operation, peer->rank, 1);
     return LS_OK;
 }
 
@@ -265,7 +266,7 @@ static ls_status take_want(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer 
     peer->base.out[0] = (ls__mesh_lane){.at = (char *)operation->send,
                                         .left = operation->count * ls_dtype_size(operation->dtype)};
     peer->awaits_want = false;
-    arrive(tcp, operation, peer, 1);
+    arrive(tcp, operation, peer->rank, 1);
     return LS_OK;
 }
 

@@ -27,7 +27,7 @@
 #include <sys/socket.h>
 
 enum {
-    LS__TCP_VERSION = 2,
+    LS__TCP_VERSION = 3,
     LS__TCP_HOST_BYTES = 64,
     LS__TCP_BUFFER_BYTES = 8192,
     LS__TCP_FRAME_BYTES = 128 * 1024, /* payload of one DATA frame at most */
