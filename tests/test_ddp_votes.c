@@ -385,6 +385,41 @@ static void test_weights(void **state) {
     assert_int_equal(ranks_run(3, "shm", body_weights, NULL), 0);
 }
 
+/* --- loss scales --- */
+
+static void body_scales(int rank, ls_job *job, void *context) {
+    const double *scale = context;
+    trainer t;
+    open_trainer(&t, job, SPEC, 1, 0);
+    CHECK_OK(ls_ddp_set_loss_scale(t.ddp, 1024)); /* one that all have */
+    compute(&t, rank, 0);
+    update(&t);
+    CHECK_OK(ls_ddp_set_loss_scale(t.ddp, rank == 1 ? scale[1] : scale[0]));
+    compute(&t, rank, 1);
+    ranks_note(ls_ddp_wait(t.ddp, NULL));
+    CHECK(ls_ddp_begin(t.ddp, 4) == LS_ERR_MISMATCH);
+    close_trainer(&t);
+}
+
+static void test_scales_differ(void **state) {
+    (void)state;
+    const double scales[][2] = {{1024, 2048}, {3, 3.0000000000000004}};
+    const char *const words[] = {"rank 1 scales its loss by 2048, rank 0 by 1024",
+                                 "rank 1 scales its loss by 3.0000000000000004, rank 0 by 3;"};
+    for (int i = 0; i < 2; i++) {
+        ranks r = {
+            .size = 3, .transport = "shm", .body = body_scales, .context = (void *)scales[i]};
+        ranks_start(&r);
+        assert_int_equal(ranks_wait(&r), 0);
+        for (int rank = 0; rank < 3; rank++) {
+            assert_int_equal(r.report[rank].status, LS_ERR_MISMATCH);
+            if (!strstr(r.report[rank].text, words[i]))
+                fail_msg("%s", r.report[rank].text);
+        }
+        ranks_free(&r);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_skip),
@@ -396,6 +431,7 @@ int main(void) {
         cmocka_unit_test(test_replica_fails),
         cmocka_unit_test(test_nonfinite),
         cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_scales_differ),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -44,8 +44,9 @@ LS_API void ls_ddp_destroy(ls_ddp *ddp);
 LS_API void ls_ddp_shards(const ls_ddp *ddp, size_t *first, size_t *count);
 
 /* Between steps: ls_ddp_backward multiplies the loss by `scale` before backward, and what reads gradients
- * divides again. ls_ddp_loss and batch statistics are not scaled. 2^-60 to 2^60, equal on all ranks; 1 at
- * first. A scale is for hooks without memory of earlier gradients (f16). */
+ * divides again. ls_ddp_loss and batch statistics are not scaled. 2^-60 to 2^60; 1 at first. Where ranks
+ * differ, the step's ls_ddp_wait is LS_ERR_MISMATCH on all. A scale is for hooks without memory of earlier gradients
+ * (f16). */
 LS_API ls_status ls_ddp_set_loss_scale(ls_ddp *ddp, double scale);
 /* NULL where this job's bits are those of one process with as many shards (docs/determinism.md). Else a
  * sentence that says why they are not: the shards of a rank are no subtree of the sum, or ranks compute

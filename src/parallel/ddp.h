@@ -106,8 +106,25 @@ ls_status ls__ddp_close_shard(ls_ddp *ddp);
 
 /* --- votes.c --- */
 
-/* Floats of a rank in the votes: what it says, a hash of its replica in four pieces, and its times. */
-enum { LS__BALLOT_TIMES = 5, LS__BALLOT = LS__BALLOT_TIMES + 6 };
+/* Floats of a rank in the votes: what it says, a hash of its replica and its loss scale in pieces of 16 bits, which
+ * are exact in a float, and its times. */
+enum {
+    LS__BALLOT_PIECES = 4, /* of 64 bits */
+    LS__BALLOT_HASH = 1,
+    LS__BALLOT_SCALE = LS__BALLOT_HASH + LS__BALLOT_PIECES,
+    LS__BALLOT_TIMES = LS__BALLOT_SCALE + LS__BALLOT_PIECES,
+    LS__BALLOT = LS__BALLOT_TIMES + 6
+};
+static inline void ls__ballot_write(float pieces[LS__BALLOT_PIECES], uint64_t bits) {
+    for (int k = 0; k < LS__BALLOT_PIECES; k++)
+        pieces[k] = (float)(bits >> 16 * k & 0xffff);
+}
+static inline uint64_t ls__ballot_read(const float pieces[LS__BALLOT_PIECES]) {
+    uint64_t bits = 0;
+    for (int k = 0; k < LS__BALLOT_PIECES; k++)
+        bits |= (uint64_t)pieces[k] << 16 * k;
+    return bits;
+}
 
 void ls__votes_begin(ls_ddp *ddp);
 /* Before the reducer's wait: writes what this rank says, and reports it ready. */

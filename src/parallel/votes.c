@@ -9,7 +9,8 @@
  *
  *     element 0      ls_vote, plus NONFINITE, plus STOP
  *     elements 1-4   the replica's hash in pieces of 16 bits (watch.c); all 0: not in this step
- *     elements 5-10  the times of this rank's last step (times.c), which need not arrive exactly */
+ *     elements 5-8   the rank's loss scale, likewise
+ *     elements 9-14  the times of this rank's last step (times.c), which need not arrive exactly */
 #include "parallel/ddp.h"
 
 #include <math.h>
@@ -48,7 +49,10 @@ ls_status ls__votes_cast(ls_ddp *ddp) {
     float *mine = ddp->ballot + (size_t)ls_group_rank(ddp->group) * LS__BALLOT;
     mine[0] = (float)((int)ddp->vote + (ddp->nonfinite ? NONFINITE : 0) +
                       (ddp->stop_requested ? STOP : 0));
-    ls__watch_write(ddp, mine + 1);
+    ls__watch_write(ddp, mine + LS__BALLOT_HASH);
+    uint64_t scale;
+    memcpy(&scale, &ddp->loss_scale, sizeof scale);
+    ls__ballot_write(mine + LS__BALLOT_SCALE, scale);
     ls__times_cast(ddp, mine);
     LS_TRY(ddp->device->table->copy(ddp->device, ddp->entries[i].slots[0], ddp->ballot,
                                     count * sizeof *ddp->ballot));
@@ -84,6 +88,25 @@ static void count_rank(ls_ddp_tally *t, int rank, int said) {
         t->first_nonfinite = rank;
 }
 
+/* The sum of gradients that were scaled differently is that of no loss. */
+static ls_status compare_scales(const ls_ddp *ddp) {
+    const float *first = ddp->ballot + LS__BALLOT_SCALE;
+    const uint64_t wanted = ls__ballot_read(first);
+    for (int r = 1; r < ls_group_size(ddp->group); r++) {
+        const uint64_t seen = ls__ballot_read(first + (size_t)r * LS__BALLOT);
+        double scale[2];
+        if (seen == wanted)
+            continue;
+        memcpy(&scale[0], &wanted, sizeof scale[0]);
+        memcpy(&scale[1], &seen, sizeof scale[1]);
+        return ls__fail(LS_ERR_MISMATCH,
+                        "ddp: rank %d scales its loss by %.17g, rank 0 by %.17g; call "
+                        "ls_ddp_set_loss_scale with the same value on all ranks",
+                        r, scale[1], scale[0]);
+    }
+    return LS_OK;
+}
+
 /* Rank `tally.first` tells all others why. Only in steps that are not to be: costs nothing else. */
 static ls_status share_reason(ls_ddp *ddp) {
     char *text = ddp->tally.reason;
@@ -110,7 +133,7 @@ ls_status ls__votes_count(ls_ddp *ddp, const ls_reducer_report *report) {
     if (t->failed)
         return ls__fail(LS_ERR_PEER, "ddp: rank %d of %d cannot go on: %s", t->first, t->ranks,
                         t->reason[0] ? t->reason : "it gave no reason");
-    return LS_OK;
+    return compare_scales(ddp);
 }
 
 ls_status ls_ddp_request_stop(ls_ddp *ddp) {

@@ -5,9 +5,7 @@
 #include "parallel/ddp.h"
 #include "parallel/replicas.h"
 
-#include <string.h>
-
-enum { DEFAULT_EVERY = 100, PIECES = LS__BALLOT_TIMES - 1, PIECE_BITS = 16 };
+enum { DEFAULT_EVERY = 100 };
 
 size_t ls__watch_interval(const ls_ddp_options *options) {
     if (options->no_watch)
@@ -31,15 +29,13 @@ void ls__watch_write(ls_ddp *ddp, float *pieces) {
     if (!ddp->watch_every || ls_group_size(ddp->group) == 1 ||
         (ddp->steps + 1) % ddp->watch_every != 0)
         return;
-    uint64_t hash = ls__replicas_hash(ddp->model, ddp->hash_state);
-    for (size_t k = 0; k < PIECES; k++)
-        pieces[k] = (float)(hash >> k * PIECE_BITS & 0xffff);
+    ls__ballot_write(pieces, ls__replicas_hash(ddp->model, ddp->hash_state));
 }
 
 ls_status ls__watch_compare(ls_ddp *ddp) {
-    const float *first = ddp->ballot + 1;
+    const float *first = ddp->ballot + LS__BALLOT_HASH;
     size_t ranks = (size_t)ls_group_size(ddp->group), r = 1;
-    while (r < ranks && memcmp(first + r * LS__BALLOT, first, PIECES * sizeof *first) == 0)
+    while (r < ranks && ls__ballot_read(first + r * LS__BALLOT) == ls__ballot_read(first))
         r++;
     if (r >= ranks)
         return LS_OK;
