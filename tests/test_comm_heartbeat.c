@@ -54,7 +54,7 @@ static void stop_one(int victim) {
         const char *text = r.report[rank].text;
         if (r.report[rank].status != LS_ERR_PEER || !strstr(text, name) ||
             !strstr(text, "has stopped: no heartbeat for ") || !strstr(text, "of group world") ||
-            !strstr(text, "; not arrived: rank"))
+            !strstr(text, "; not arrived yet: rank"))
             fail_msg("rank %d: %s", rank, text);
         assert_true(r.report[rank].at_ns - at < 8000000000u);
     }

@@ -171,7 +171,7 @@ static void test_dies_in_the_middle(void **state) {
     for (int rank = 0; rank < SIZE; rank += 2) {
         const ranks_report *report = &r.report[rank];
         if (report->status != LS_ERR_PEER || !strstr(report->text, "rank 1 (") ||
-            strstr(report->text, "not arrived: rank 1"))
+            strstr(report->text, "not arrived yet: rank 1"))
             fail_msg("rank %d: %s: %s", rank, ls_status_name(report->status), report->text);
     }
     ranks_free(&r);

@@ -1,4 +1,5 @@
 /* What is promised of bits is checked when a ddp is made: a request that breaks it is told, and why. */
+#include "base/level.h"
 #include "trainer.h"
 
 #include <setjmp.h>
@@ -10,6 +11,7 @@ typedef struct request {
     size_t shards;
     int threads_of_last;
     const char *isa_of_last; /* ONEDNN_MAX_CPU_ISA */
+    const char *cpu_of_last; /* LOCKSTEP_CPU */
     const char *want;        /* in the note; NULL: none */
 } request;
 
@@ -21,6 +23,8 @@ static void body(int rank, ls_job *job, void *context) {
     ls_ddp *ddp;
     if (last && r->isa_of_last)
         setenv("ONEDNN_MAX_CPU_ISA", r->isa_of_last, 1);
+    if (last && r->cpu_of_last)
+        setenv("LOCKSTEP_CPU", r->cpu_of_last, 1);
     CHECK_OK(ls_device_cpu(&device, last && r->threads_of_last ? r->threads_of_last : 1));
     CHECK_OK(ls_model_create(&model, SPEC, &(ls_model_options){.device = device, .seed = 1}));
     const ls_ddp_options options = {.shards = r->shards};
@@ -46,6 +50,9 @@ static void test_notes(void **state) {
         {2, {.shards = 6, .want = "6 shards on 2 ranks"}},
         {3, {.threads_of_last = 2, .want = "1 thread, rank 2 with oneDNN"}},
         {2, {.isa_of_last = "SSE41", .want = "rank 1 with oneDNN"}},
+        {2,
+         {.cpu_of_last = "baseline", /* which only AVX-512 differs from */
+          .want = ls__cpu_level_best() == LS__CPU_AVX512 ? "own kernels on AVX-512" : NULL}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         request r = cases[i].request;

@@ -1,5 +1,5 @@
-/* LOCKSTEP_CPU: what is chosen, what is refused. That all levels give the same bits is tested by every
- * test of a kernel: see device_support.h. */
+/* LOCKSTEP_CPU: what is chosen, what is refused. That all levels of a kernel give the same bits is tested
+ * by every test of one: see device_support.h. */
 #include "device_support.h"
 
 #include "device/cpu/cpu.h"

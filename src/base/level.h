@@ -25,8 +25,8 @@ typedef void ls__cpu_body(const void *arguments, size_t begin, size_t end);
  *         for (size_t i = begin; i < end; i++) ...
  *     }
  *
- * What the body calls must be LS_INLINE to be compiled for its level. Bits do not differ between
- * levels: without contraction to FMA each element is computed by the same IEEE operations, and sums
+ * What the body calls must be LS_INLINE to be compiled for its level. Bits of a kernel do not
+ * differ between levels: without contraction to FMA each element is computed by the same IEEE operations, and sums
  * have their partial sums written out (vector.h). */
 #if defined(__x86_64__)
 #define LS__TARGET_AVX2 __attribute__((target("avx2")))

@@ -57,7 +57,7 @@ static bool missing(const ls__shm *shm, const ls__shm_condition *condition, int 
 
 /* --- why a wait ends without success ------------------------------------------------------------ */
 
-/* "; not arrived: ranks 1, 3", bounded; nothing for messages between two ranks, nor once all have met: then
+/* "; not arrived yet: ranks 1, 3", bounded; nothing for messages between two ranks, nor once all have met: then
  * they wait for each other in the middle of the operation. */
 static void list_missing(const ls__shm *shm, const ls__operation *operation,
                          const ls__shm_condition *condition, char *text, size_t bytes) {
@@ -67,7 +67,7 @@ static void list_missing(const ls__shm *shm, const ls__operation *operation,
     for (int r = 0; r < shm->base.size && condition->peer < 0 && !met && n + 16 < bytes; r++) {
         if (r == shm->base.rank || !missing(shm, condition, r))
             continue;
-        n += (size_t)snprintf(text + n, bytes - n, n ? ", %d" : "; not arrived: rank %d",
+        n += (size_t)snprintf(text + n, bytes - n, n ? ", %d" : "; not arrived yet: rank %d",
                               ls__name_of(&shm->base, r));
     }
 }

@@ -23,13 +23,19 @@ static void list_missing(const ls__tcp *tcp, char *text, size_t bytes) {
                                      ls__name_of(&tcp->mesh.base, rank));
 }
 
+/* A header that was not looked at yet counts. */
+static bool has_arrived(ls__tcp_peer *peer) {
+    return peer->expect != LS__TCP_EXPECT_BEGIN ||
+           (ls__tcp_peek(peer) == 1 && peer->frame.type == LS__TCP_BEGIN);
+}
+
 void ls__tcp_list_missing(const ls__tcp *tcp, char *text, size_t bytes) {
     size_t used = 0;
     text[0] = '\0';
     for (int rank = 0; rank < tcp->mesh.base.size && used + 30 < bytes; rank++)
-        if (tcp->peer[rank]->expect == LS__TCP_EXPECT_BEGIN)
+        if (!has_arrived(tcp->peer[rank]))
             used += (size_t)snprintf(text + used, bytes - used,
-                                     used ? ", %d" : "; not arrived: rank %d",
+                                     used ? ", %d" : "; not arrived yet: rank %d",
                                      ls__name_of(&tcp->mesh.base, rank));
 }
 

@@ -57,10 +57,8 @@ void ls__tcp_lobby_poll(const ls__tcp_lobby *lobby, struct pollfd *polls) {
 }
 
 static void dismiss(ls__tcp_lobby *lobby, ls__tcp_guest *guest, const char *why) {
-    ls__tcp_address address = {.bytes = sizeof address.raw};
-    char text[LS__TCP_ADDRESS_TEXT] = "?";
-    if (getpeername(guest->fd, (struct sockaddr *)&address.raw, &address.bytes) == 0)
-        ls__tcp_address_text(&address, text);
+    char text[LS__TCP_ADDRESS_TEXT];
+    ls__tcp_address_text(&guest->from, text);
     if (ls__now_ns() >= ls__deadline_after(lobby->refused_from, REFUSALS_SECONDS)) {
         lobby->refused_from = ls__now_ns();
         lobby->refused = 0;
@@ -76,13 +74,16 @@ static void admit_newcomers(ls__tcp_lobby *lobby) {
     for (int i = 0; i < lobby->size; i++) {
         if (lobby->guest[i].fd >= 0)
             continue;
-        int fd = accept4(lobby->join->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        ls__tcp_address from = {.bytes = sizeof from.raw};
+        int fd = accept4(lobby->join->listener, (struct sockaddr *)&from.raw, &from.bytes,
+                         SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0) {
             if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
                 lobby->error_number = errno; /* nobody will get in: better told than waited out */
             return;
         }
-        lobby->guest[i] = (ls__tcp_guest){.fd = fd, .deadline = ls__deadline_ns(GUEST_SECONDS)};
+        lobby->guest[i] =
+            (ls__tcp_guest){.fd = fd, .from = from, .deadline = ls__deadline_ns(GUEST_SECONDS)};
     }
 }
 

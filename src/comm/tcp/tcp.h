@@ -175,6 +175,7 @@ bool ls__tcp_log_due(ls__tcp_join *join);
 
 typedef struct ls__tcp_guest {
     int fd;
+    ls__tcp_address from;
     bool greeted;
     uint64_t deadline;
     size_t got;
@@ -373,7 +374,7 @@ ls_status ls__tcp_split(ls__transport *transport, int color, int key, uint64_t d
 
 /* Moves everything the peers' states ask for; returns when nothing is wanted any more. */
 ls_status ls__tcp_drive(ls__tcp *tcp, ls__operation *operation);
-/* "; not arrived: ranks 1, 3" of the collective under way, or "" */
+/* "; not arrived yet: ranks 1, 3" of the collective under way, or "" */
 void ls__tcp_list_missing(const ls__tcp *tcp, char *text, size_t bytes);
 /* frames.c: reads what `peer` has for this operation; stops when nothing more is wanted or there. */
 ls_status ls__tcp_read_peer(ls__tcp *tcp, ls__operation *operation, ls__tcp_peer *peer);

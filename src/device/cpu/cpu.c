@@ -119,7 +119,9 @@ static void cpu_destroy(ls_device *device) {
 static void describe(const ls_device *device, char *text, size_t bytes) {
     char version[64];
     ls__cpu_library_version(version, sizeof version);
-    snprintf(text, bytes, "oneDNN %s on %s, %d thread%s", version, ls__cpu_library_isa(),
+    /* Of the own kernels only those for AVX-512 alone (linear_dot.c) have bits that the others do not. */
+    snprintf(text, bytes, "oneDNN %s on %s%s, %d thread%s", version, ls__cpu_library_isa(),
+             cpu_of((ls_device *)device)->level == LS__CPU_AVX512 ? ", own kernels on AVX-512" : "",
              device->threads, device->threads == 1 ? "" : "s");
 }
 
