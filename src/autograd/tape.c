@@ -92,6 +92,7 @@ static ls_status ensure_storage(ls_device *device, ls_parameter *parameter) {
 ls_status ls__parameter_settle_gradient(ls_parameter *parameter) {
     float factor = parameter->gradient_factor;
     parameter->gradient_factor = 1;
+    parameter->squares_known = false;
     if (factor == 1 || !parameter->gradient)
         return LS_OK;
     parameter->gradient_writes++;

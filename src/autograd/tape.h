@@ -29,6 +29,11 @@ struct ls_parameter {
     bool present; /* the gradient was written since the optimizer's last step; managed: on any
                            rank. Without it the optimizer leaves the weight alone */
 
+    bool
+        squares_known; /* managed: `squares` is the gradient's, times its factor, added up over the ranks' parts;
+                           whoever gives the gradient out or moves it forgets it */
+    double squares;
+
     uint64_t version;       /* counts changes of the value, from 1 on: ls__parameter_changed */
     bool exposed;           /* its address was given away: it may change without that */
     ls__prepared *prepared; /* the value as products want it (prepared.h), of some version each */

@@ -1,7 +1,10 @@
 /* Groups themselves, and the memory they share. The operations are in group_reduce.c, group_copy.c and
  * group_point.c. */
 #include "comm/call.h"
+#include "comm/shares.h"
 #include "comm/work.h"
+
+#include <string.h>
 
 int ls_group_rank(const ls_group *group) {
     return group ? group->label.rank : -1;
@@ -18,6 +21,10 @@ void ls_group_destroy(ls_group *group) {
 
 const char *ls_group_name(const ls_group *group) {
     return group ? group->name : NULL;
+}
+
+bool ls__group_shares_memory(const ls_group *group) {
+    return strcmp(group->transport->table->name, "shm") == 0;
 }
 
 /* --- memory ----------------------------------------------------------------------------------- */

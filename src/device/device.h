@@ -301,11 +301,25 @@ typedef struct ls__device_table {
                      const float *gradient, float *momentum);
     ls_status (*adam)(ls_device *device, size_t count, const ls__adam *o, float *weight,
                       const float *gradient, float *first, float *second);
-    /* sum of (factor * x)^2: products in f32, their squares and sums in f64, in a fixed order that does
-     * not depend on the thread count */
-    ls_status (*sum_of_squares)(ls_device *device, size_t count, float factor, const float *x,
-                                double *sum);
+    /* sums[k], on the host: of (factor * x)^2 over elements LS__SQUARES_BLOCK k and on, as many at most; products in
+     * f32, their squares and sums in f64, in a fixed order that does not depend on the thread count */
+    ls_status (*squares)(ls_device *device, size_t count, float factor, const float *x,
+                         double *sums);
 } ls__device_table;
+
+enum { LS__SQUARES_BLOCK = 4096 };
+
+static inline size_t ls__squares_blocks(size_t count) {
+    return count / LS__SQUARES_BLOCK + (count % LS__SQUARES_BLOCK != 0);
+}
+
+/* The order in which every norm is added up, whoever made the sums of blocks. */
+static inline double ls__squares_total(const double *sums, size_t count) {
+    double total = 0;
+    for (size_t i = 0; i < ls__squares_blocks(count); i++)
+        total += sums[i];
+    return total;
+}
 
 struct ls_device {
     const ls__device_table *table;

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 typedef struct dry {
@@ -88,9 +89,9 @@ static ls_status count_correct(ls_device *device, ls_dtype dtype, size_t rows, s
     return LS_OK;
 }
 
-static ls_status sum_of_squares(ls_device *device, size_t count, float factor, const float *x,
-                                double *sum) {
-    *sum = 0;
+static ls_status squares(ls_device *device, size_t count, float factor, const float *x,
+                         double *sums) {
+    memset(sums, 0, ls__squares_blocks(count) * sizeof *sums);
     return LS_OK;
 }
 
@@ -425,7 +426,7 @@ static const ls__device_table DRY_TABLE = {
     .count_correct = count_correct,
     .sgd = sgd,
     .adam = adam,
-    .sum_of_squares = sum_of_squares,
+    .squares = squares,
 };
 
 ls_status ls__device_dry(ls_device **device, ls_device *real) {

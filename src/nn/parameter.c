@@ -72,6 +72,7 @@ ls_status ls__parameter_own_gradient(ls_parameter *parameter) {
     parameter->gradient_factor = 1;
     parameter->owns_gradient = true;
     parameter->managed = parameter->reduced = parameter->present = false;
+    parameter->squares_known = false;
     return LS_OK;
 }
 
@@ -83,7 +84,7 @@ void ls__parameter_set_gradient(ls_parameter *parameter, float *storage) {
     parameter->gradient_writes++;
     parameter->gradient_factor = 1;
     parameter->managed = true;
-    parameter->reduced = parameter->present = false;
+    parameter->reduced = parameter->present = parameter->squares_known = false;
 }
 
 ls_status ls__parameter_create(ls_parameter **parameter, ls_device *device, const char *name,

@@ -21,6 +21,7 @@ struct ls_optimizer {
     ls_device *device;
     state *states; /* one for each weight, in the order of the model's parameters */
     size_t count;
+    double *squares;  /* (blocks of the largest parameter) */
     uint64_t steps;   /* calls of ls_optimizer_step that changed something */
     uint64_t skipped; /* that met a NaN or an infinity and were to go on */
 };
@@ -74,6 +75,14 @@ static ls_status create_states(ls_optimizer *optimizer) {
     ls_model *model = optimizer->model;
     optimizer->states = calloc(model->parameter_count, sizeof(state));
     if (!optimizer->states)
+        return ls__fail(LS_ERR_MEMORY, "optimizer: out of memory");
+    size_t blocks = 1;
+    for (size_t i = 0; i < model->parameter_count; i++) {
+        const size_t these = ls__squares_blocks(model->parameters[i]->value.count);
+        blocks = these > blocks ? these : blocks;
+    }
+    optimizer->squares = calloc(blocks, sizeof *optimizer->squares);
+    if (!optimizer->squares)
         return ls__fail(LS_ERR_MEMORY, "optimizer: out of memory");
     for (size_t i = 0; i < model->parameter_count; i++) {
         ls_parameter *parameter = model->parameters[i];
@@ -129,6 +138,7 @@ void ls_optimizer_destroy(ls_optimizer *optimizer) {
     if (optimizer->model->optimizer == optimizer)
         optimizer->model->optimizer = NULL;
     free(optimizer->states);
+    free(optimizer->squares);
     free(optimizer);
 }
 
@@ -187,6 +197,17 @@ static ls_status check_reduced(const ls_optimizer *optimizer) {
 /* The norm of all gradients together, added up in the order of the parameters. A NaN or an infinity
  * in any of them, or in a statistic, is an error here, where nothing has been spoilt yet; reduced
  * gradients are equal on all ranks, and so is the error. */
+static ls_status square_gradient(const ls_optimizer *optimizer, const ls_parameter *p,
+                                 double *squares) {
+    *squares = p->squares;
+    if (p->squares_known && !p->gradient_exposed)
+        return LS_OK;
+    LS_TRY(optimizer->device->table->squares(optimizer->device, p->value.count, p->gradient_factor,
+                                             p->gradient, optimizer->squares));
+    *squares = ls__squares_total(optimizer->squares, p->value.count);
+    return LS_OK;
+}
+
 static ls_status measure_norm(const ls_optimizer *optimizer, double *norm) {
     const ls_model *model = optimizer->model;
     double total = 0;
@@ -195,8 +216,7 @@ static ls_status measure_norm(const ls_optimizer *optimizer, double *norm) {
         double squares = 0;
         if (p->role == LS_FROZEN || !p->present)
             continue;
-        LS_TRY(optimizer->device->table->sum_of_squares(optimizer->device, p->value.count,
-                                                        p->gradient_factor, p->gradient, &squares));
+        LS_TRY(square_gradient(optimizer, p, &squares));
         if (!isfinite(squares))
             return ls__fail(LS_ERR_RANGE,
                             "optimizer step %" PRIu64 ": the %s of %s holds a NaN or an infinity; "
@@ -268,7 +288,7 @@ static bool consume_gradients(const ls_model *model) {
     for (size_t i = 0; i < model->parameter_count; i++) {
         ls_parameter *p = model->parameters[i];
         any |= p->present;
-        p->reduced = p->present = false;
+        p->reduced = p->present = p->squares_known = false;
     }
     return any;
 }

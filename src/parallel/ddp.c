@@ -65,6 +65,7 @@ static ls_status prepare(ls_ddp *ddp, const ls_ddp_options *options) {
     LS_TRY(ls__watch_create(ddp, options));
     LS_TRY(ls__ddp_create_scratch(ddp));
     LS_TRY(ls__sync_prepare(ddp));
+    LS_TRY(ls__squares_prepare(ddp));
     return ls__bits_prepare(ddp);
 }
 
@@ -140,6 +141,7 @@ void ls_ddp_destroy(ls_ddp *ddp) {
     ls_reducer_destroy(ddp->reducer);
     ls__ddp_free_scratch(ddp);
     ls__watch_free(ddp);
+    ls__squares_free(ddp);
     free(ddp->entries);
     free(ddp->params);
     free(ddp->cards);
@@ -342,7 +344,8 @@ static ls_status finish_step(ls_ddp *ddp, ls_reducer_report *report) {
     LS_TRY(ls__watch_compare(ddp));
     ddp->steps++;
     ls__times_note(ddp, report);
-    return take_result(ddp, report);
+    LS_TRY(take_result(ddp, report));
+    return ls__squares_share(ddp);
 }
 
 ls_status ls_ddp_wait(ls_ddp *ddp, ls_reducer_report *report) {

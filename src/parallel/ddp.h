@@ -44,11 +44,13 @@ struct ls_ddp {
     size_t next;                   /* local shard to come */
     float loss;                    /* average of the last complete step */
     float *sums;                   /* (1 + statistics): a shard's loss and samples, on the host */
-    float *ballot;                 /* (ranks, LS__BALLOT): what all ranks said, on the host */
-    uint64_t begin_ns;             /* of the open step */
-    ls_ddp_times own_times;        /* of the last step */
-    ls_ddp_times *times;           /* (ranks) of the one before it */
-    ls_vote vote;                  /* of this rank in this step, and why */
+    double *squares;     /* (ranks, squares_each): sums over blocks of all gradients, on the host */
+    size_t squares_each; /* blocks of a rank; 0: each squares all, by itself */
+    float *ballot;       /* (ranks, LS__BALLOT): what all ranks said, on the host */
+    uint64_t begin_ns;   /* of the open step */
+    ls_ddp_times own_times; /* of the last step */
+    ls_ddp_times *times;    /* (ranks) of the one before it */
+    ls_vote vote;           /* of this rank in this step, and why */
     char reason[LS_VOTE_REASON];
     ls_group *sync_group; /* for batch norm over the whole batch; NULL: there is none */
     double *sync_values;
@@ -169,6 +171,14 @@ void ls__watch_free(ls_ddp *ddp);
 void ls__watch_write(ls_ddp *ddp, float *pieces);
 /* After the votes were read. LS_ERR_MISMATCH on all ranks names the tensor and the ranks. */
 ls_status ls__watch_compare(ls_ddp *ddp);
+
+/* --- squares.c --- */
+
+/* Memory for it, where it pays. */
+ls_status ls__squares_prepare(ls_ddp *ddp);
+void ls__squares_free(ls_ddp *ddp);
+/* Collective, after the gradients were handed out: their sums of squares become known. */
+ls_status ls__squares_share(ls_ddp *ddp);
 
 /* --- times.c --- */
 

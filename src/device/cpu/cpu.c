@@ -183,7 +183,7 @@ static const ls__device_table CPU_TABLE = {
     .count_correct = ls__cpu_count_correct,
     .sgd = ls__cpu_sgd,
     .adam = ls__cpu_adam,
-    .sum_of_squares = ls__cpu_sum_of_squares,
+    .squares = ls__cpu_squares,
 };
 
 ls_status ls_device_cpu(ls_device **device, int threads) {

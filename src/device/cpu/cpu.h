@@ -224,7 +224,7 @@ ls_status ls__cpu_sgd(ls_device *device, size_t count, const ls__sgd *o, float *
                       const float *gradient, float *momentum);
 ls_status ls__cpu_adam(ls_device *device, size_t count, const ls__adam *o, float *weight,
                        const float *gradient, float *first, float *second);
-ls_status ls__cpu_sum_of_squares(ls_device *device, size_t count, float factor, const float *x,
-                                 double *sum);
+ls_status ls__cpu_squares(ls_device *device, size_t count, float factor, const float *x,
+                          double *sums);
 
 #endif

@@ -118,10 +118,10 @@ ls_status ls__cpu_adam(ls_device *device, size_t count, const ls__adam *o, float
     return LS_OK;
 }
 
-/* --- the norm: items are blocks of BLOCK elements, with as many partial sums as hide an addition's
+/* --- the norm: items are blocks of LS__SQUARES_BLOCK elements, with as many partial sums as hide an addition's
  * latency --- */
 
-enum { BLOCK = 4096, PARTIALS = 16 };
+enum { BLOCK = LS__SQUARES_BLOCK, PARTIALS = 16 };
 typedef float four_floats __attribute__((vector_size(16), aligned(4), may_alias));
 typedef double four_doubles __attribute__((vector_size(32), aligned(8), may_alias));
 
@@ -206,18 +206,11 @@ LS__TARGET_AVX512 static void wide_norm_body(const void *arguments, size_t begin
 #define wide_norm_body norm_body_avx512
 #endif
 
-ls_status ls__cpu_sum_of_squares(ls_device *device, size_t count, float factor, const float *x,
-                                 double *sum) {
-    size_t blocks = count / BLOCK + (count % BLOCK != 0);
-    void *parts;
-    LS_TRY(ls__cpu_scratch(device, blocks * sizeof(double), &parts));
-    struct norm_arguments g = {.count = count, .factor = factor, .x = x, .parts = parts};
+ls_status ls__cpu_squares(ls_device *device, size_t count, float factor, const float *x,
+                          double *sums) {
+    struct norm_arguments g = {.count = count, .factor = factor, .x = x, .parts = sums};
     ls__cpu_body *const kernel[LS__CPU_LEVELS] = {norm_body[LS__CPU_BASELINE],
                                                   norm_body[LS__CPU_AVX2], wide_norm_body};
-    ls__cpu_parallel(device, blocks, BLOCK, kernel, &g);
-    double total = 0;
-    for (size_t i = 0; i < blocks; i++)
-        total += g.parts[i];
-    *sum = total;
+    ls__cpu_parallel(device, ls__squares_blocks(count), BLOCK, kernel, &g);
     return LS_OK;
 }
