@@ -141,11 +141,43 @@ static void test_nan(void **state) {
     assert_int_equal(ranks_run(3, "shm", body_nan, NULL), 0);
 }
 
+/* What is trained changes: the parts stay, with nothing in those of what is frozen. */
+static void body_freeze(int rank, ls_job *job, void *context) {
+    (void)context;
+    (void)rank;
+    trainer t;
+    open_wide(&t, job);
+    for (uint64_t s = 0; s < 6; s++) {
+        CHECK_OK(ls_ddp_set_trainable(t.ddp, ls_parameter_name(ls_model_parameter(t.model, 0)),
+                                      s % 2 != 0));
+        reduce(&t, s);
+        for (size_t i = 0; i < ls_model_parameter_count(t.model); i++) {
+            ls_parameter *p = ls_model_parameter(t.model, i);
+            CHECK(p->squares_known == (i > 0 || s % 2 != 0));
+            if (!p->squares_known)
+                continue;
+            double *sums = calloc(ls__squares_blocks(p->value.count), sizeof *sums);
+            CHECK_OK(t.device->table->squares(t.device, p->value.count, p->gradient_factor,
+                                              p->gradient, sums));
+            CHECK(p->squares > 0 && p->squares == ls__squares_total(sums, p->value.count));
+            free(sums);
+        }
+        CHECK_OK(ls_optimizer_step(t.optimizer, 0.01, NULL));
+    }
+    close_trainer(&t);
+}
+
+static void test_freeze(void **state) {
+    (void)state;
+    assert_int_equal(ranks_run(3, "shm", body_freeze, NULL), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bits),
         cmocka_unit_test(test_written),
         cmocka_unit_test(test_nan),
+        cmocka_unit_test(test_freeze),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -186,7 +186,7 @@ ls_status ls_ddp_begin(ls_ddp *ddp, double weight) {
         e->holds = 0;
         e->ready = false;
         if (e->parameter) {
-            e->parameter->reduced = e->parameter->present = false;
+            e->parameter->reduced = e->parameter->present = e->parameter->squares_known = false;
             e->parameter->gradient_factor = 1;
         }
     }

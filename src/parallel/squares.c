@@ -1,30 +1,24 @@
 /* The norm of the reduced gradients, made together. What the ranks hold after the reduction is equal, so each squares
  * only its part of it and they tell each other their sums: a pass over all gradients becomes one over 1/p of them. The
- * parts are blocks of LS__SQUARES_BLOCK elements, numbered over all parameters, and the sums of blocks are added up in
- * the order in which one process does: the norm has its bits.
+ * parts are blocks of LS__SQUARES_BLOCK elements, numbered over all parameters, frozen ones too (what is frozen
+ * changes), and the sums of blocks are added up in the order in which one process does: the norm has its bits.
  *
  * Cost: B / p bytes read for B of gradients, and one all_gather of B / 2048; worth it where that takes microseconds. */
 #include "parallel/ddp.h"
 
 #include "comm/shares.h"
 #include <stdlib.h>
-#include <string.h>
 
 enum { FEWEST = 1 << 18 }; /* elements */
 
-/* Blocks of the entries before `i` */
-static size_t blocks_before(const ls_ddp *ddp, size_t i) {
-    size_t blocks = 0;
-    for (size_t k = 0; k < i; k++)
-        blocks += ddp->entries[k].reduces ? ls__squares_blocks(ddp->entries[k].count) : 0;
-    return blocks;
-}
-
 ls_status ls__squares_prepare(ls_ddp *ddp) {
     const size_t ranks = (size_t)ls_group_size(ddp->group);
-    const size_t blocks = blocks_before(ddp, ddp->parameter_count);
-    ddp->squares_each = 0;
-    if (ranks == 1 || blocks * LS__SQUARES_BLOCK < FEWEST || !ls__group_shares_memory(ddp->group))
+    size_t blocks = 0, elements = 0;
+    for (size_t i = 0; i < ddp->parameter_count; i++) {
+        blocks += ls__squares_blocks(ddp->entries[i].count);
+        elements += ddp->entries[i].count;
+    }
+    if (ranks == 1 || elements < FEWEST || !ls__group_shares_memory(ddp->group))
         return LS_OK;
     ddp->squares_each = (blocks + ranks - 1) / ranks;
     ddp->squares = calloc(ranks * ddp->squares_each, sizeof *ddp->squares);
@@ -42,7 +36,7 @@ static ls_status square_part(const ls_ddp *ddp, const ls__ddp_entry *e, size_t a
     const size_t blocks = ls__squares_blocks(e->count);
     const size_t first = begin > at ? begin - at : 0;
     const size_t last = end > at ? (end - at < blocks ? end - at : blocks) : 0;
-    if (!e->parameter->present || first >= last)
+    if (!e->reduces || !e->parameter->present || first >= last)
         return LS_OK;
     const size_t element = first * LS__SQUARES_BLOCK;
     const size_t behind = last == blocks ? e->count : last * LS__SQUARES_BLOCK;
@@ -56,8 +50,6 @@ ls_status ls__squares_share(ls_ddp *ddp) {
         return LS_OK;
     for (size_t i = 0, at = 0; i < ddp->parameter_count; i++) {
         const ls__ddp_entry *e = &ddp->entries[i];
-        if (!e->reduces)
-            continue;
         LS_TRY(square_part(ddp, e, at, begin, begin + ddp->squares_each));
         at += ls__squares_blocks(e->count);
     }
@@ -65,10 +57,8 @@ ls_status ls__squares_share(ls_ddp *ddp) {
         ls_all_gather(ddp->group, ddp->squares + begin, ddp->squares, ddp->squares_each, LS_F64));
     for (size_t i = 0, at = 0; i < ddp->parameter_count; i++) {
         const ls__ddp_entry *e = &ddp->entries[i];
-        if (!e->reduces)
-            continue;
         e->parameter->squares = ls__squares_total(ddp->squares + at, e->count);
-        e->parameter->squares_known = e->parameter->present;
+        e->parameter->squares_known = e->reduces && e->parameter->present;
         at += ls__squares_blocks(e->count);
     }
     return LS_OK;
