@@ -41,6 +41,7 @@ static void fill(fixture *f, float salt) {
         }
         *state.steps = (uint64_t)salt + s;
     }
+    *ls__optimizer_steps(f->optimizer) = (uint64_t)salt + ls__optimizer_state_count(f->optimizer);
     f->counter = (int64_t)salt;
 }
 
@@ -60,6 +61,9 @@ static bool is_filled(fixture *f, float salt) {
         if (*state.steps != (uint64_t)salt + s)
             return false;
     }
+    if (*ls__optimizer_steps(f->optimizer) !=
+        (uint64_t)salt + ls__optimizer_state_count(f->optimizer))
+        return false;
     return f->counter == (int64_t)salt;
 }
 
@@ -268,6 +272,38 @@ static void what_cannot_be_saved_is_refused_by_name(void **state) {
     assert_int_equal(ranks_run(2, "shm", body_refuse_contents, NULL), 0);
 }
 
+/* Whole by its checksums, and yet of no run: a weight has more updates than the optimizer made, or that many. */
+static void body_impossible_steps(int rank, ls_job *job, void *context) {
+    const struct {
+        uint64_t all, one;
+        const char *text;
+    } cases[] = {{1, 2, "fc1.weight.step is 2, want 0 to the optimizer's 1 steps"},
+                 {4, UINT64_C(1) << 62, "fc1.weight.step is 4611686018427387904, want"},
+                 {(uint64_t)-5, 1, "steps are -5, want 0 to"}};
+    (void)rank;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *path;
+        fixture f;
+        ls_checkpoint_progress progress;
+        open_fixture(&f, job, context, true);
+        fill(&f, 0);
+        for (size_t s = 0; s < ls__optimizer_state_count(f.optimizer); s++)
+            *ls__optimizer_state_get(f.optimizer, s).steps = cases[i].one;
+        *ls__optimizer_steps(f.optimizer) = cases[i].all;
+        CHECK_OK(save(&f, i + 1));
+        CHECK_OK(ls_checkpoint_find(ls_job_world(job), context, NULL, NULL, &path, &progress));
+        CHECK(ls_checkpointer_load(f.checkpointer, path, &progress) == LS_ERR_FORMAT);
+        CHECK(strstr(ls_error_text(), cases[i].text));
+        free(path);
+        close_fixture(&f);
+    }
+}
+
+static void steps_that_no_run_makes_are_refused(void **state) {
+    (void)state;
+    assert_int_equal(ranks_run(2, "shm", body_impossible_steps, (void *)in_folder("steps")), 0);
+}
+
 static void what_does_not_fit_is_refused_by_name(void **state) {
     (void)state;
     assert_int_equal(ranks_run(2, "shm", body_refuse, (void *)in_folder("async")), 0);
@@ -459,6 +495,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_world_loads_what_four_ranks_saved),
         cmocka_unit_test(what_does_not_fit_is_refused_by_name),
+        cmocka_unit_test(steps_that_no_run_makes_are_refused),
         cmocka_unit_test(what_cannot_be_saved_is_refused_by_name),
         cmocka_unit_test(a_job_may_be_finished_first),
         cmocka_unit_test(a_save_that_fails_can_be_tried_again),

@@ -90,6 +90,8 @@ break_copy && printf '\0\0\10\1' | dd of="$images" conv=notrunc status=none && e
 break_copy && printf '\377\377\377\377' | dd of="$images" seek=4 bs=1 conv=notrunc status=none && expect 3 "$images" "${broken[@]}"
 break_copy && printf '\12' | dd of="$labels" seek=20 bs=1 conv=notrunc status=none && expect 3 "label" "${broken[@]}"
 break_copy && rm "$labels" && expect 3 "$labels" "${broken[@]}"
+break_copy && rm "$images" && ln -s "$images" "$images" && expect 3 "$images: cannot open: Too many levels" "${broken[@]}"
+expect 3 "$labels/train-images-idx3-ubyte: cannot open: Not a directory" "${cnn[@]:0:2}" --data "idx:$labels" --steps 1 --batch-size 8
 break_copy && gzip "$images" && truncate -s 2000 "$images.gz" && expect 3 "$images.gz" "${broken[@]}"
 
 # four ranks and too little for each
@@ -120,6 +122,11 @@ rm "$work/pipes/metrics.jsonl"
 mkfifo "$work/pipes/model.safetensors"
 expect_out 3 'model.safetensors: is a pipe or device, want a regular file' "$work/pipes" --overwrite
 [ -p "$work/pipes/model.safetensors" ] && [ "$(ls "$work/pipes")" = model.safetensors ] || fail "a pipe called model.safetensors"
+rm "$work/pipes/model.safetensors"
+mkfifo "$work/pipes/profile.json"
+expect_out 3 'profile.json: is a pipe or device, want a regular file' "$work/pipes" --overwrite --profile
+mkfifo "$work/trace"
+expect_out 3 "--trace: $work/trace: is a pipe or device, want a regular file" "$work/traced" --overwrite --trace "$work/trace"
 "$lockstep" train "${cnn[@]}" --out "$work/done" >/dev/null 2>&1 || fail "a plain run"
 before=$(hash_of "$work/done")
 expect_out 2 'overwrite' "$work/done"

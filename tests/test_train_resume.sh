@@ -131,6 +131,7 @@ refused 2 'saved with --data .*, this run has' "$half" 2 "${gpt[@]}" --data "tex
 refused 2 'saved with --seed 1, this run has 2' "$half" 2 "${gpt[@]}" --seed 2 --resume auto
 refused 2 'this run ends after 12' "$half" 2 "${gpt[@]}" --steps 12 --resume auto
 refused 3 'no whole checkpoint' "$half" 2 "${gpt[@]}" --resume "$work"
+refused 3 "$work/nowhere: cannot look into it: No such file" "$half" 2 "${gpt[@]}" --resume "$work/nowhere"
 refused 3 "holds no whole checkpoint; those of a run lie in its folder checkpoints: --resume $half/checkpoints" \
   "$half" 2 "${gpt[@]}" --resume "$half"
 must "$half" 2 "${gpt[@]}" --lr 0.002 --resume auto

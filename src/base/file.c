@@ -29,6 +29,14 @@ ls_status ls__file_check_target(const char *path) {
     return check_kind(path, info.st_mode);
 }
 
+ls_status ls__file_check_in_place(const char *path) {
+    struct stat info;
+    LS_TRY(check_name(path));
+    if (stat(path, &info) != 0 || S_ISCHR(info.st_mode))
+        return LS_OK; /* what else is wrong shows when it is opened */
+    return check_kind(path, info.st_mode);
+}
+
 static ls_status open_regular(const char *path, int *fd, size_t *size) {
     LS_TRY(check_name(path));
     /* O_NONBLOCK: opening a pipe without a writer returns, and is refused below. */

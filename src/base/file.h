@@ -18,6 +18,10 @@ LS_SHARED void ls__file_unmap(const unsigned char *bytes, size_t size);
  * the path is empty. */
 LS_SHARED ls_status ls__file_check_target(const char *path);
 
+/* Whether `path` may be opened and written in place, for before it is opened: LS_OK where nothing is there, a regular file
+ * or a character device, links followed. LS_ERR_IO: a folder, or a pipe or socket, whose opening would wait. */
+LS_SHARED ls_status ls__file_check_in_place(const char *path);
+
 /* Opens /dev/null in place of a standard file that the caller closed: a file of ours that got number 1
  * would be written to by printf. */
 LS_SHARED void ls__file_fill_standard(void);

@@ -6,6 +6,9 @@
 #include "checkpoint/folder.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/verify.h"
+#include "nn/parameter.h"
+#include "optim/state.h"
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -179,6 +182,25 @@ static ls_status load_image(const ls__image *image, const char *folder) {
     return status;
 }
 
+/* Corrections of moments hang on them: a step that no run could have made would train on, to other weights. */
+static ls_status check_steps(const ls_checkpointer *c, const char *folder) {
+    ls_optimizer *optimizer = c->contents.optimizer;
+    const uint64_t most = UINT64_C(1) << 48, all = optimizer ? *ls__optimizer_steps(optimizer) : 0;
+    if (all > most)
+        return ls__fail(LS_ERR_FORMAT,
+                        "%s: the optimizer's steps are %" PRId64 ", want 0 to %" PRIu64, folder,
+                        (int64_t)all, most);
+    for (size_t i = 0; optimizer && i < ls__optimizer_state_count(optimizer); i++) {
+        const ls__optimizer_state s = ls__optimizer_state_get(optimizer, i);
+        if (*s.steps > all)
+            return ls__fail(LS_ERR_FORMAT,
+                            "%s: %s.step is %" PRId64 ", want 0 to the optimizer's %" PRIu64
+                            " steps",
+                            folder, s.parameter->name, (int64_t)*s.steps, all);
+    }
+    return LS_OK;
+}
+
 /* --- what each rank has of its own ------------------------------------------------------------------ */
 
 /* Old rank r's memory goes to new rank r * new / old. */
@@ -256,6 +278,8 @@ static ls_status load(const ls_checkpointer *c, const char *path,
         status = ls__fail(LS_ERR_FORMAT, "%s: world_size is 0", path);
     if (status == LS_OK)
         status = load_image(&c->images.of[LS__IMAGE_OPTIMIZER], path);
+    if (status == LS_OK)
+        status = check_steps(c, path);
     if (status == LS_OK)
         status = load_image(&c->images.of[LS__IMAGE_STATE], path);
     if (status == LS_OK)

@@ -2,11 +2,13 @@
 #include "base/error.h"
 #include "cli/train.h"
 #include "data/dataset.h"
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { MOST_FACTS = 24 };
 
@@ -110,6 +112,8 @@ ls_status ls__checkpoints_check(const ls__train_settings *s) {
 
 /* The folder of a run holds that of its checkpoints. */
 static ls_status refuse(const char *resume) {
+    if (access(resume, F_OK) != 0)
+        return ls__fail_errno(LS_ERR_IO, errno, "--resume %s: cannot look into it", resume);
     char *inside = checkpoints_in(resume);
     size_t count = 0;
     bool run = inside && ls_checkpoint_count(inside, &count) == LS_OK && count > 0;

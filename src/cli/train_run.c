@@ -1,5 +1,6 @@
 /* Setting up one rank, running it, taking it down. */
 #include "base/error.h"
+#include "base/file.h"
 #include "base/usage.h"
 #include "cli/train.h"
 #include "nn/models.h"
@@ -183,6 +184,28 @@ static ls_status create_ddp(ls__train *t) {
     return status;
 }
 
+/* NULL without --out; the caller frees it. */
+static ls_status profile_path(const ls__train_settings *s, char **path) {
+    *path = NULL;
+    if (s->out && asprintf(path, "%s/profile.json", s->out) < 0)
+        return ls__fail(LS_ERR_MEMORY, "--profile: out of memory");
+    return LS_OK;
+}
+
+static ls_status start_profile(ls__train *t, const ls_optimizer_options *optimizer) {
+    char *path;
+    LS_TRY(profile_path(t->settings, &path));
+    ls_status status = path && t->rank == 0 ? ls__file_check_in_place(path) : LS_OK;
+    free(path);
+    LS_TRY(status);
+    t->profile = calloc(1, sizeof *t->profile);
+    if (!t->profile)
+        return ls__fail(LS_ERR_MEMORY, "--profile: out of memory");
+    t->optimizer_bytes = ls__profile_optimizer_bytes(optimizer, ls_model_element_count(t->model));
+    t->step->profile = &t->profile->profile;
+    return LS_OK;
+}
+
 static ls_status create_model(ls__train *t) {
     const ls__train_settings *s = t->settings;
     const ls_model_options model = {.device = t->device,
@@ -201,16 +224,8 @@ static ls_status create_model(ls__train *t) {
     LS_TRY(ls_optimizer_create(&t->optimizer, t->model, &optimizer));
     const ls_step_options step = {.device = t->device, .seed = (uint64_t)s->seed};
     LS_TRY(ls_step_create(&t->step, &step));
-    if (!s->profile)
-        return LS_OK;
-    t->profile = calloc(1, sizeof *t->profile);
-    if (!t->profile)
-        return ls__fail(LS_ERR_MEMORY, "--profile: out of memory");
-    t->optimizer_bytes = ls__profile_optimizer_bytes(&optimizer, ls_model_element_count(t->model));
-    t->step->profile = &t->profile->profile;
-    return LS_OK;
+    return s->profile ? start_profile(t, &optimizer) : LS_OK;
 }
-
 static ls_status start_loader(ls__train *t) {
     const ls__train_settings *s = t->settings;
     t->tokens = ls_dataset_get_kind(t->dataset) == LS_TOKENS;
@@ -244,9 +259,8 @@ static ls_status start_loader(ls__train *t) {
 
 /* Of rank 0: the table, and profile.json in --out. */
 static ls_status finish_profile(const ls__train *t) {
-    char *path = NULL;
-    if (t->settings->out && asprintf(&path, "%s/profile.json", t->settings->out) < 0)
-        return ls__fail(LS_ERR_MEMORY, "--profile: out of memory");
+    char *path;
+    LS_TRY(profile_path(t->settings, &path));
     ls_status status = ls__profile_report_finish(t->profile, t->device, t->dtype, path);
     free(path);
     return status;

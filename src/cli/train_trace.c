@@ -3,6 +3,7 @@
  * share; those of other machines are moved onto rank 0's. */
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "cli/train.h"
 #include "reducer/agree.h"
 #include <errno.h>
@@ -36,6 +37,8 @@ struct ls__trace {
 };
 
 ls_status ls__trace_open(ls__trace **out, uint64_t steps, const char *path) {
+    if (path && ls__file_check_in_place(path) != LS_OK)
+        return ls__fail_context(LS_ERR_IO, "--trace");
     FILE *file = path ? fopen(path, "ae") : NULL;
     if (path && !file)
         return ls__fail_errno(LS_ERR_IO, errno, "--trace %s: cannot write", path);

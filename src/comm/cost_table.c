@@ -2,9 +2,11 @@
 #include "comm/cost.h"
 
 #include "base/error.h"
+#include "base/file.h"
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static bool is_positive(double value) {
@@ -30,25 +32,43 @@ static bool parse_line(const char *line, ls__costs *costs) {
     return true;
 }
 
-ls_status ls__cost_table_read(const char *path, ls__costs *costs) {
-    char line[256];
-    ls_status status = LS_OK;
-    *costs = (ls__costs){0};
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return ls__fail_errno(LS_ERR_IO, errno, "cannot open the cost table %s", path);
-    for (int number = 1; status == LS_OK && fgets(line, sizeof line, file); number++) {
-        line[strcspn(line, "#\n")] = '\0';
+/* One line after the other of `text`, which is changed. */
+static ls_status parse(const char *path, char *text, ls__costs *costs) {
+    char *next = text;
+    for (int number = 1; next; number++) {
+        char *line = strsep(&next, "\n");
+        line[strcspn(line, "#")] = '\0';
         if (!parse_line(line, costs))
-            status =
-                ls__fail(LS_ERR_FORMAT,
-                         "%s, line %d: '%.60s', want \"inside\" or \"between\", then three numbers "
-                         "above 0: us of a step, GB/s, GB/s of adding",
-                         path, number, line);
+            return ls__fail(
+                LS_ERR_FORMAT,
+                "%s, line %d: '%.60s', want \"inside\" or \"between\", then three numbers "
+                "above 0: us of a step, GB/s, GB/s of adding",
+                path, number, line);
     }
-    if (status == LS_OK && ferror(file))
-        status = ls__fail_errno(LS_ERR_IO, errno, "cannot read the cost table %s", path);
-    fclose(file);
+    return LS_OK;
+}
+
+ls_status ls__cost_table_read(const char *path, ls__costs *costs) {
+    unsigned char *bytes;
+    size_t size;
+    *costs = (ls__costs){0};
+    ls_status status = ls__file_read(path, &bytes, &size);
+    if (status != LS_OK)
+        return ls__fail_context(status, "the cost table");
+    char *text = strndup((char *)bytes, size);
+    if (!text)
+        status = ls__fail(LS_ERR_MEMORY, "%s: out of memory", path);
+    else if (strlen(text) != size)
+        status = ls__fail(LS_ERR_FORMAT, "%s: holds a byte of 0, want text", path);
+    else
+        status = parse(path, text, costs);
+    if (status == LS_OK && !ls__cost_is_known(&costs->inside) &&
+        !ls__cost_is_known(&costs->between))
+        status =
+            ls__fail(LS_ERR_FORMAT,
+                     "%s: holds no costs; lockstep bench --explain --store FILE writes them", path);
+    free(text);
+    free(bytes);
     return status;
 }
 
@@ -59,6 +79,8 @@ static void write_line(FILE *file, const char *level, const ls__cost *cost) {
 }
 
 ls_status ls__cost_table_write(const char *path, const ls__costs *costs) {
+    if (ls__file_check_in_place(path) != LS_OK)
+        return ls__fail_context(LS_ERR_IO, "the cost table");
     FILE *file = fopen(path, "we");
     if (!file)
         return ls__fail_errno(LS_ERR_IO, errno, "cannot write the cost table %s", path);

@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "data/dataset.h"
 #include "data/idx.h"
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,6 +40,7 @@ static ls_status load_either(ls__idx *idx, const char *folder, const char *name,
     size_t plain_length = strlen(path) - 3;
     path[plain_length] = '\0';
     bool found = access(path, F_OK) == 0;
+    const int reason = errno;
     if (!found) {
         path[plain_length] = '.';
         found = access(path, F_OK) == 0;
@@ -46,6 +48,8 @@ static ls_status load_either(ls__idx *idx, const char *folder, const char *name,
     ls_status status;
     if (found)
         status = ls__idx_load(idx, path, dims);
+    else if (reason != ENOENT)
+        status = ls__fail_errno(LS_ERR_IO, reason, "%s/%s: cannot open", folder, name);
     else
         status = ls__fail(LS_ERR_IO,
                           "%s/%s: not found, nor with .gz; the folder must hold %s, %s, %s and %s, "
