@@ -93,6 +93,8 @@ for file in model.safetensors optimizer.safetensors manifest.json; do
   expect 3 "broken: .*/$file: cannot open" verify "$work/broken"
   rm -r "$work/broken"
 done
+# what is not readable may be whole
+expect 3 "nowhere: cannot be checked: .*/nowhere: cannot open: No such file" verify "$work/nowhere"
 # whoever can write a manifest still leads nobody out of the folder, nor makes a pipe be waited for
 mkdir "$work/evil"
 mkfifo "$work/evil/manifest.json"

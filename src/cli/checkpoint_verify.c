@@ -25,7 +25,7 @@ static const ls__command command = {
     .usage = "lockstep checkpoint verify PATH... [--format text|json]",
     .summary = "Reads checkpoints to the end and compares every checksum; of a folder of "
                "checkpoints all of them, of a safetensors file, which has no checksum, only the "
-               "form. Exit code 3 when any is broken.",
+               "form. Exit code 3 when any is broken or cannot be read.",
     .options = options,
     .option_count = sizeof options / sizeof options[0],
     .examples = examples,
@@ -52,6 +52,8 @@ static ls_status report(const char *path, bool json, bool *broken) {
                       "error", status == LS_OK ? json_null() : ls__json_text(ls_error_text())));
     if (status == LS_OK)
         printf("%s: whole\n", path);
+    else if (status == LS_ERR_IO) /* and may be whole */
+        printf("%s: cannot be checked: %s\n", path, ls_error_text());
     else
         printf("%s: broken: %s\n", path, ls_error_text());
     return LS_OK;
