@@ -126,7 +126,8 @@ static void tell_metrics(const char *path, const metrics_file *m, uint64_t first
 static ls_status open_metrics(ls__train_output *o, const ls__train_settings *settings,
                               uint64_t first_step) {
     struct stat about;
-    if (stat(o->metrics_path, &about) == 0 && !S_ISREG(about.st_mode)) /* it is cut to what is kept */
+    if (stat(o->metrics_path, &about) == 0 &&
+        !S_ISREG(about.st_mode)) /* it is cut to what is kept */
         return ls__fail(LS_ERR_IO, "%s: is no regular file; remove it, or choose another --out",
                         o->metrics_path);
     metrics_file m = {0};

@@ -219,17 +219,17 @@ ls_status ls__trace_write(ls__trace *t, ls_group *group, const char *path) {
         status =
             ls__fail(LS_ERR_MEMORY, "--trace %s: no memory for %zu spans", path, per_rank * ranks);
     status = ls__agree(group, status);
-    if (status == LS_OK) {
+    if (status == LS_OK && mine && all && clocks) {
         if (t->count)
             memcpy(mine, t->spans, t->count * sizeof *mine);
         status = ls_all_gather(group, mine, all, per_rank * sizeof(span) / sizeof(int64_t), LS_I64);
+        if (status == LS_OK)
+            status = ls_all_gather(group, &own_clock, clocks, sizeof own_clock, LS_U8);
+        if (status == LS_OK)
+            move_onto_first(all, per_rank, ranks, clocks);
+        if (status == LS_OK && ls_group_rank(group) == 0)
+            status = write_file(path, all, per_rank, (int)ranks, t->steps);
     }
-    if (status == LS_OK)
-        status = ls_all_gather(group, &own_clock, clocks, sizeof own_clock, LS_U8);
-    if (status == LS_OK)
-        move_onto_first(all, per_rank, ranks, clocks);
-    if (status == LS_OK && ls_group_rank(group) == 0)
-        status = write_file(path, all, per_rank, (int)ranks, t->steps);
     free(mine);
     free(all);
     free(clocks);
